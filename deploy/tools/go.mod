@@ -1,7 +1,5 @@
 // The developer tools, pinned in a module of their own so that none of their
 // dependencies reaches the product. Built by make, under "Tools".
-module of the developer tools: pinned here so that none of
-// their dependencies reaches the product's go.mod.
 module github.com/millrace-io/millrace/deploy/tools
 
 go 1.26.7
