@@ -35,7 +35,7 @@ TEST_FLAGS   ?=
 RACE_PKG     ?= ./shared/...
 BENCH        ?= .
 BENCHTIME    ?= 1x
-BENCH_PKG    ?= ./shared/... ./services/...
+BENCH_PKG    ?= $(sort $(dir $(shell grep -rlE --include='*_test.go' '^func Benchmark' ./shared ./services)))
 FUZZTIME     ?= 10s
 ROUNDS       ?= 20
 AGAINST      ?= $(shell $(BASELINE))
@@ -73,6 +73,76 @@ generate: $(BUF) $(PROTOC_GEN_GO) ## Everything generated: the Go of proto/.
 clean: ## Removes bin/ and test results; keeps the cache of tools and servers.
 	@rm -rf bin
 	@$(GO) clean -testcache
+
+##@ Check
+
+.PHONY: test
+test: devcluster ## Every test, on a real API server and real NATS. PKG=./shared/lease narrows it.
+	@$(GO) test -p 2 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKG)
+
+.PHONY: race
+race: devcluster ## The shared rooms again, under the race detector (needs a C compiler).
+	@CGO_ENABLED=1 $(GO) test -race -p 2 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(RACE_PKG)
+
+.PHONY: bench
+bench: ## Every benchmark once, to see that it runs. BENCHTIME=2s TEST_FLAGS=-count=10 measures.
+	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(TEST_FLAGS) $(BENCH_PKG)
+
+.PHONY: fuzz
+fuzz: ## Every fuzz target for FUZZTIME.
+	@{ grep -rE --include='*_test.go' '^func Fuzz\w+\(' ./shared ./services || true; } | sort \
+	| sed -E 's|^(.*)/[^/]*:func (Fuzz[A-Za-z0-9_]+).*|\1 \2|' \
+	| while read -r dir name; do \
+		echo "fuzzing $$name in $$dir"; \
+		$(GO) test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "$$dir" </dev/null; \
+	done
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) $(BUF) ## Style and walls of the Go, style of the wire, and what it broke since the last release.
+	@GOLANGCI_LINT_CACHE=$(CACHE)/golangci-lint $(GOLANGCI_LINT) run
+	@$(BUF) lint proto
+	@if git cat-file -e '$(AGAINST):proto/buf.yaml' 2>/dev/null; then \
+		echo "comparing the wire with $(AGAINST)"; \
+		$(BUF) breaking proto --against "$$(git rev-parse --git-common-dir)#ref=$(AGAINST),subdir=proto"; \
+	else \
+		echo "no earlier proto/ to compare the wire with"; \
+	fi
+
+.PHONY: verify
+verify: ## What is generated, formatted or tidied is as git has it.
+	@before=$$($(GENERATED) | git hash-object --stdin-paths | cksum); $(MAKE) generate; \
+	after=$$($(GENERATED) | git hash-object --stdin-paths | cksum); \
+	if [ "$$before" != "$$after" ]; then \
+		echo "make generate changed something: commit its result"; git diff --stat -- proto docs; exit 1; \
+	fi
+	@unformatted=$$(gofmt -l $(GO_ROOMS)); \
+	if [ -n "$$unformatted" ]; then echo "not formatted (gofmt -w mends it):"; echo "$$unformatted"; exit 1; fi
+	@$(GO) mod tidy -diff
+	@if [ -n "$(CI)" ]; then git diff --exit-code; fi
+
+GENERATED = find proto docs -type f | sort
+GO_ROOMS  = $(wildcard proto shared services deploy)
+
+# The database of known vulnerabilities is a web service. Where it cannot be
+# reached the check says so and passes; a finding always fails.
+.PHONY: vuln
+vuln: $(GOVULNCHECK) ## Known vulnerabilities in code that is called.
+	@rc=0; out=$$(timeout 30 $(GOVULNCHECK) -scan module 2>&1) || rc=$$?; \
+	if [ $$rc = 124 ] || grep -q 'fetching vulnerabilities' <<<"$$out"; then \
+		echo "vulnerability database not reachable: not checked"; \
+	else \
+		$(GOVULNCHECK) ./...; \
+	fi
+
+##@ See and measure
+
+.PHONY: demo
+demo: build devcluster ## The short story: services, pods, a killed replica. DEMO_KEEP=1 leaves it running.
+	@$(GO) run ./deploy/demo
+
+.PHONY: ci
+ci: ## What CI runs: every check, each once, and a table of them.
+	@deploy/tools/steps lint verify vuln bench fuzz race test
 
 ##@ Tools, built on first use from deploy/tools/go.mod
 
