@@ -1,0 +1,54 @@
+package event
+
+import "errors"
+
+// What an edge tells the frame. The edge is shared/bus; the frame does not know
+// it, so the words both use stand here.
+var (
+	// ErrRefused: a compare-and-set met another revision than expected.
+	ErrRefused = errors.New("another revision stands there")
+	// ErrNone: there is no message or value.
+	ErrNone = errors.New("nothing stands there")
+	// ErrNoResponders: nobody answers on this subject; certain, unlike a
+	// time-out.
+	ErrNoResponders = errors.New("nobody answers")
+)
+
+// Feed is what one follower wants to read.
+type Feed struct {
+	// Name is unique to one holder of one partition: the edge appends a counter
+	// for each replay.
+	Name string
+	// Stream is the stream's name; empty for the stream of events.
+	Stream string
+	// Filters are subjects, see KeyFilter, NamespaceFilter and KindFilter.
+	Filters []string
+	// HeadersOnly leaves the bodies out.
+	HeadersOnly bool
+}
+
+// Sink takes what a feed delivers, from one goroutine, in order.
+type Sink interface {
+	// Begin starts a replay: everything will be delivered again. replay counts
+	// 1, 2, 3…
+	Begin(replay uint64)
+	// Deliver takes the next message of the stream.
+	Deliver(m Message)
+	// Broken takes the place of a message that cannot be read.
+	Broken(subject string, seq uint64, err error)
+	// Gap ends a replay: something may be missing until the next has synced.
+	Gap(reason string)
+}
+
+// EntrySink takes what a bucket holds and what changes in it, from one
+// goroutine, in order.
+type EntrySink interface {
+	// Begin starts over: everything will be told again.
+	Begin(replay uint64)
+	// Entry tells one key. deleted is set when it was removed or has expired.
+	Entry(key string, value []byte, revision uint64, deleted bool)
+	// Caught: everything that stood in the bucket at Begin has been told.
+	Caught()
+	// Gap: something may be missing until the next Caught.
+	Gap(reason string)
+}
