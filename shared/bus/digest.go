@@ -1,0 +1,79 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/millrace-io/millrace/shared/event"
+)
+
+func (b *Bus) digestRoot() string { return "beats." + event.Token(b.cfg.Cluster) }
+
+func (b *Bus) decisionRoot() string { return "decisions." + event.Token(b.cfg.Cluster) }
+
+// PublishDigest sends the heartbeat digest of a slice, over the one before; done
+// is called as by Publish. Digests carry their own epoch and counter, so nothing
+// is expected of the one before.
+func (b *Bus) PublishDigest(slice int, body []byte, done func(seq uint64, err error)) {
+	if err := b.fits(nil, body); err != nil {
+		b.publisher.refuse(done, err)
+		return
+	}
+	b.publisher.publish(&nats.Msg{
+		Subject: b.digestRoot() + "." + strconv.Itoa(slice),
+		Data:    body,
+	}, done)
+}
+
+// DigestSink receives digests, like Sink.
+type DigestSink interface {
+	Begin(replay uint64)
+	Digest(slice int, seq uint64, body []byte)
+	Gap(reason string)
+}
+
+// FollowDigests reads the digests of slices (nil: of all) into sink until ctx
+// ends, whose error it returns, like Follow.
+func (b *Bus) FollowDigests(ctx context.Context, name string, slices []int, sink DigestSink) error {
+	filters := make([]string, 0, max(len(slices), 1))
+	for _, i := range slices {
+		filters = append(filters, b.digestRoot()+"."+strconv.Itoa(i))
+	}
+	if slices == nil {
+		filters = append(filters, b.digestRoot()+".>")
+	}
+	return b.follow(ctx, b.digestStream(), Feed{Name: name, Filters: filters}, nil, followed{
+		begin: sink.Begin,
+		gap:   sink.Gap,
+		got: func(_ context.Context, d delivery) error {
+			slice, err := strconv.Atoi(strings.TrimPrefix(d.Subject(), b.digestRoot()+"."))
+			if err != nil {
+				b.metrics.broken.Inc()
+				return nil //nolint:nilerr // a foreign subject carries no digest
+			}
+			sink.Digest(slice, d.Seq, d.Data())
+			return nil
+		},
+	})
+}
+
+// RecordDecision appends one record of what a role decided and did; done is
+// called as by Publish and may be nil. A lost record is lost: nothing waits for
+// it.
+func (b *Bus) RecordDecision(role string, kind event.Kind, body []byte, done func(seq uint64, err error)) {
+	if done == nil {
+		done = func(uint64, error) {}
+	}
+	if err := b.fits(nil, body); err != nil {
+		b.publisher.refuse(done, err)
+		return
+	}
+	b.publisher.publish(&nats.Msg{
+		Subject: fmt.Sprintf("%s.%s.%s", b.decisionRoot(), event.Token(role), event.Token(string(kind))),
+		Data:    body,
+	}, done)
+}
