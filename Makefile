@@ -29,16 +29,18 @@ PROTOC_GEN_GO := $(PROTO_BIN)/protoc-gen-go
 
 ## What may be set on the command line
 
-PKG          ?= ./...
-TEST_TIMEOUT ?= 20m
-TEST_FLAGS   ?=
-RACE_PKG     ?= ./shared/...
-BENCH        ?= .
-BENCHTIME    ?= 1x
-BENCH_PKG    ?= $(sort $(dir $(shell grep -rlE --include='*_test.go' '^func Benchmark' ./shared ./services)))
-FUZZTIME     ?= 10s
-ROUNDS       ?= 20
-AGAINST      ?= $(shell $(BASELINE))
+PKG           ?= ./...
+TEST_TIMEOUT  ?= 20m
+TEST_FLAGS    ?=
+RACE_PKG      ?= ./shared/...
+BENCH         ?= .
+BENCHTIME     ?= 1x
+BENCH_PKG     ?= $(sort $(dir $(shell grep -rlE --include='*_test.go' '^func Benchmark' ./shared ./services)))
+FUZZTIME      ?= 10s
+ROUNDS        ?= 20
+SUITE_TIMEOUT ?= 60m
+SUITE_FLAGS   ?=
+AGAINST       ?= $(shell $(BASELINE))
 
 # The wire is compared with the newest release; before the first one, with what
 # has landed; in a clone that has neither, with nothing.
@@ -61,7 +63,7 @@ build: ## The one binary, static: bin/millrace.
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/millrace ./services/millrace
 
 .PHONY: devcluster
-devcluster: ## The API server for tests and demo, into the cache (about 5 minutes, once).
+devcluster: ## The API server and upstream's manager for tests, into the cache (minutes, once).
 	@deploy/devcluster/build
 
 .PHONY: generate
@@ -87,6 +89,10 @@ race: devcluster ## The shared rooms again, under the race detector (needs a C c
 .PHONY: bench
 bench: ## Every benchmark once, to see that it runs. BENCHTIME=2s TEST_FLAGS=-count=10 measures.
 	@$(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem $(TEST_FLAGS) $(BENCH_PKG)
+
+.PHONY: benchstat
+benchstat: $(BENCHSTAT) ## Compares two outputs of bench: OLD=file NEW=file.
+	@$(BENCHSTAT) $(OLD) $(NEW)
 
 .PHONY: fuzz
 fuzz: ## Every fuzz target for FUZZTIME.
@@ -137,8 +143,32 @@ vuln: $(GOVULNCHECK) ## Known vulnerabilities in code that is called.
 ##@ See and measure
 
 .PHONY: demo
-demo: build devcluster ## The short story: services, pods, a killed replica. DEMO_KEEP=1 leaves it running.
+demo: build ## The short story: services, pods, a killed replica. DEMO_KEEP=1 leaves it running.
+	@deploy/devcluster/build --only devcluster
 	@$(GO) run ./deploy/demo
+
+# The long forms of suites that `test` runs shortly. SUITE_FLAGS go to the test.
+SUITE = $(GO) test -count=1 -v -timeout $(SUITE_TIMEOUT)
+
+.PHONY: faults
+faults: build devcluster ## Nothing is lost while ROUNDS times everything is killed, cut, wiped.
+	@MILLRACE_E2E_ROUNDS=$(ROUNDS) $(SUITE) ./deploy/e2e -run '^TestFaults' $(SUITE_FLAGS)
+
+.PHONY: scale
+scale: build devcluster ## Writes per second at 1, 2, 4 and 8 replicas.
+	@$(SUITE) ./deploy/bench -run '^TestScale' $(SUITE_FLAGS)
+
+.PHONY: latency
+latency: build devcluster ## From pod Ready to slice, beside upstream.
+	@$(SUITE) ./deploy/bench -run '^TestLatency' $(SUITE_FLAGS)
+
+.PHONY: takeover
+takeover: build devcluster ## ROUNDS times a holder is killed or frozen: how long until its keys move on.
+	@MILLRACE_E2E_ROUNDS=$(ROUNDS) $(SUITE) ./deploy/bench -run '^TestTakeover' $(SUITE_FLAGS)
+
+.PHONY: explore
+explore: ## Every interleaving of the wire protocol, to the full depth.
+	@$(SUITE) ./shared/protocol -run '^TestExplore' $(SUITE_FLAGS)
 
 .PHONY: ci
 ci: ## What CI runs: every check, each once, and a table of them.
