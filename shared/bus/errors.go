@@ -6,12 +6,14 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace-io/millrace/shared/event"
 )
 
 var (
 	// ErrRefused means that the subject's last sequence, or the key's revision,
 	// was not the expected one. Nothing was written.
-	ErrRefused = errors.New("refused: another write came first")
+	ErrRefused = event.ErrRefused
 	// ErrTooLarge means that the message exceeds the stream's or the server's
 	// limit and never fits. Nothing was written.
 	ErrTooLarge = errors.New("message is too large")
@@ -19,7 +21,7 @@ var (
 	// written.
 	ErrFull = errors.New("stream is full")
 	// ErrNone means that the subject or key holds nothing, or a delete marker.
-	ErrNone = errors.New("nothing there")
+	ErrNone = event.ErrNone
 	// ErrDisconnected means that the server is away. For a write in flight the
 	// outcome is unknown.
 	ErrDisconnected = errors.New("not connected to NATS")
@@ -28,7 +30,7 @@ var (
 	// ErrClosed means that the bus was closed; the outcome is unknown.
 	ErrClosed = errors.New("bus is closed")
 	// ErrNoResponders means that the server knows of nobody who listens.
-	ErrNoResponders = errors.New("nobody answers there")
+	ErrNoResponders = event.ErrNoResponders
 
 	// ErrServerTooOld means that the server lacks what the bus needs.
 	ErrServerTooOld = errors.New("NATS server is too old")

@@ -19,33 +19,11 @@ const (
 	retryJitter = 100 * time.Millisecond
 )
 
-// Feed says what to read.
-type Feed struct {
-	// Name is "<role>-p<n>-<member>-<epoch>"; a counter is appended, so that no
-	// name is used twice.
-	Name string
-	// Filters are subjects: see Bus.Filters and event.KindFilter. They must not
-	// overlap.
-	Filters []string
-	// HeadersOnly leaves bodies out; bookmarks then have no Mark.
-	HeadersOnly bool
-}
-
-// Sink receives a feed. Its methods are called from one goroutine, never at the
-// same time.
-type Sink interface {
-	// Begin says that a new feed starts and everything will be delivered again.
-	// replay counts 1, 2, 3… within one Follow.
-	Begin(replay uint64)
-	// Deliver hands over one message, in stream order. The body belongs to the
-	// sink.
-	Deliver(m event.Message)
-	// Broken hands over, in its place, a message that could not be decoded.
-	Broken(subject string, seq uint64, err error)
-	// Gap says that the feed has ended: nothing may be decided until the next
-	// one is complete. It is not called when ctx ends.
-	Gap(reason string)
-}
+// Feed says what to read, Sink receives it.
+type (
+	Feed = event.Feed
+	Sink = event.Sink
+)
 
 // Follow reads feed after feed into sink until ctx ends, whose error it returns.
 // A value from again forces a new feed; again may be nil.

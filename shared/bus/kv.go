@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace-io/millrace/shared/event"
 )
 
 const (
@@ -108,19 +110,8 @@ func isMarker(h nats.Header) bool {
 	return len(h[jetstream.MarkerReasonHeader]) > 0
 }
 
-// KVSink receives what happens in a bucket, like Sink.
-type KVSink interface {
-	// Begin says that everything will be delivered again; see Sink.
-	Begin(replay uint64)
-	// Entry hands over a value, or that a key has none any more. Keys that were
-	// never deleted and are not delivered until Caught do not exist.
-	Entry(key string, value []byte, rev uint64, deleted bool)
-	// Caught says that every key that had a value at one moment after Begin was
-	// delivered.
-	Caught()
-	// Gap says that the flow is broken until the next Caught; see Sink.
-	Gap(reason string)
-}
+// KVSink receives what happens in a bucket.
+type KVSink = event.EntrySink
 
 // Follow reads the keys that match filter (">" for all) into sink until ctx
 // ends, whose error it returns, like Bus.Follow.

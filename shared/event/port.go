@@ -6,24 +6,23 @@ import "errors"
 // it, so the words both use stand here.
 var (
 	// ErrRefused: a compare-and-set met another revision than expected.
-	ErrRefused = errors.New("another revision stands there")
+	ErrRefused = errors.New("refused: another write came first")
 	// ErrNone: there is no message or value.
-	ErrNone = errors.New("nothing stands there")
+	ErrNone = errors.New("nothing there")
 	// ErrNoResponders: nobody answers on this subject; certain, unlike a
 	// time-out.
-	ErrNoResponders = errors.New("nobody answers")
+	ErrNoResponders = errors.New("nobody answers there")
 )
 
 // Feed is what one follower wants to read.
 type Feed struct {
-	// Name is unique to one holder of one partition: the edge appends a counter
-	// for each replay.
+	// Name is "<role>-p<n>-<member>-<epoch>"; the edge appends a counter, so that
+	// no name is used twice.
 	Name string
-	// Stream is the stream's name; empty for the stream of events.
-	Stream string
-	// Filters are subjects, see KeyFilter, NamespaceFilter and KindFilter.
+	// Filters are subjects: see KeyFilter, NamespaceFilter and KindFilter. They
+	// must not overlap.
 	Filters []string
-	// HeadersOnly leaves the bodies out.
+	// HeadersOnly leaves bodies out; bookmarks then have no Mark.
 	HeadersOnly bool
 }
 
