@@ -1,0 +1,194 @@
+package kubetest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+)
+
+// bounded is a context that ends a stuck test long before go test does.
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func configMap(name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func TestAStoppedClusterLeavesNoProcess(t *testing.T) {
+	c := Start(t)
+	if _, err := c.Client().Discovery().ServerVersion(); err != nil {
+		t.Fatalf("reading the version: %v", err)
+	}
+	pid := c.Pid()
+	if err := c.Stop(); err != nil {
+		t.Fatalf("Stop() = %v", err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("signalling the stopped process = %v, want %v", err, syscall.ESRCH)
+	}
+	if err := c.Stop(); err != nil {
+		t.Errorf("second Stop() = %v", err)
+	}
+}
+
+func TestEachRoleMayDoWhatItNeedsAndNoMore(t *testing.T) {
+	c, ctx := Shared(t), bounded(t)
+	ns := c.Namespace(t)
+
+	list := func(k kubernetes.Interface) error {
+		_, err := k.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
+		return err
+	}
+	get := func(k kubernetes.Interface) error {
+		_, err := k.CoreV1().Pods(ns).Get(ctx, "nobody", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	write := func(k kubernetes.Interface) error {
+		_, err := k.CoreV1().ConfigMaps(ns).Create(ctx, configMap("mine"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		return err
+	}
+	pause := func(k kubernetes.Interface) error {
+		_, err := k.CoreV1().ConfigMaps(ns).Get(ctx, "millrace", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	tests := map[string]struct {
+		role    string
+		do      func(kubernetes.Interface) error
+		allowed bool
+	}{
+		"the admin writes":                             {RoleAdmin, write, true},
+		"the watcher lists":                            {RoleWatcher, list, true},
+		"the watcher does not write":                   {RoleWatcher, write, false},
+		"the watcher reads no ConfigMap":               {RoleWatcher, pause, false},
+		"endpoints reads one pod":                      {RoleEndpoints, get, true},
+		"endpoints does not list pods":                 {RoleEndpoints, list, false},
+		"endpoints reads the pause switch":             {RoleEndpoints, pause, true},
+		"endpoints does not write ConfigMaps":          {RoleEndpoints, write, false},
+		"node lifecycle reads one pod":                 {RoleNodeLifecycle, get, true},
+		"the evictor does not list":                    {RolePodEvictor, list, false},
+		"quota reads one pod":                          {RoleQuota, get, true},
+		"its own user gives the manager no ConfigMaps": {RoleControllerManager, write, false},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := tt.do(kubernetes.NewForConfigOrDie(c.Config(tt.role)))
+			if tt.allowed && err != nil {
+				t.Errorf("error = %v, want none", err)
+			}
+			if !tt.allowed && !apierrors.IsForbidden(err) {
+				t.Errorf("error = %v, want Forbidden", err)
+			}
+		})
+	}
+}
+
+func TestAKilledClusterContinuesWithItsData(t *testing.T) {
+	c, ctx := Start(t), bounded(t)
+	server, pid := c.Server(), c.Pid()
+	client := c.Client()
+	if _, err := client.CoreV1().ConfigMaps("default").Create(ctx, configMap("kept"), metav1.CreateOptions{}); err != nil {
+		t.Fatalf("creating: %v", err)
+	}
+	c.Kill()
+	if err := c.Restart(ctx); err != nil {
+		t.Fatalf("Restart() = %v", err)
+	}
+	if c.Server() != server {
+		t.Errorf("server moved from %s to %s", server, c.Server())
+	}
+	if c.Pid() == pid {
+		t.Error("the process is the old one")
+	}
+	// The old client, to show that ports and tokens stayed.
+	if _, err := client.CoreV1().ConfigMaps("default").Get(ctx, "kept", metav1.GetOptions{}); err != nil {
+		t.Errorf("reading what was written before the kill: %v", err)
+	}
+}
+
+func TestASecondClusterOnTheSameDirectoryContinuesTheFirst(t *testing.T) {
+	ctx := bounded(t)
+	dir := t.TempDir()
+	first := Start(t, WithDurableDir(dir))
+	if _, err := first.Client().CoreV1().ConfigMaps("default").Create(ctx, configMap("kept"), metav1.CreateOptions{}); err != nil {
+		t.Fatalf("creating: %v", err)
+	}
+	if err := first.Stop(); err != nil {
+		t.Fatalf("Stop() = %v", err)
+	}
+	second, err := Launch(ctx, dir, os.Stderr)
+	if err != nil {
+		t.Fatalf("Launch() = %v", err)
+	}
+	defer second.Stop()
+	if _, err := second.Client().CoreV1().ConfigMaps("default").Get(ctx, "kept", metav1.GetOptions{}); err != nil {
+		t.Errorf("reading what the first cluster wrote: %v", err)
+	}
+}
+
+func TestAfterCompactionAndRestartAnOldWatchIsGone(t *testing.T) {
+	c, ctx := Start(t), bounded(t)
+	maps := c.Client().CoreV1().ConfigMaps("default")
+	old, err := maps.Create(ctx, configMap("first"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatalf("creating: %v", err)
+	}
+	if _, err := maps.Create(ctx, configMap("second"), metav1.CreateOptions{}); err != nil {
+		t.Fatalf("creating: %v", err)
+	}
+	if err := c.Compact(ctx); err != nil {
+		t.Fatalf("Compact() = %v", err)
+	}
+	if err := c.Restart(ctx); err != nil {
+		t.Fatalf("Restart() = %v", err)
+	}
+	w, err := maps.Watch(ctx, metav1.ListOptions{ResourceVersion: old.ResourceVersion})
+	if err == nil {
+		defer w.Stop()
+		event := <-w.ResultChan()
+		if event.Type != watch.Error {
+			t.Fatalf("first event = %s %v, want an error", event.Type, event.Object)
+		}
+		err = apierrors.FromObject(event.Object)
+	}
+	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+		t.Errorf("watching from revision %s = %v, want 410 Gone", old.ResourceVersion, err)
+	}
+}
+
+func TestAFrozenServerAnswersNothingUntilItThaws(t *testing.T) {
+	c, ctx := Start(t), bounded(t)
+	if err := c.Freeze(); err != nil {
+		t.Fatalf("Freeze() = %v", err)
+	}
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	client := c.Client()
+	if _, err := client.CoreV1().Namespaces().Get(short, "default", metav1.GetOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("reading from a frozen server = %v, want %v", err, context.DeadlineExceeded)
+	}
+	if err := c.Thaw(); err != nil {
+		t.Fatalf("Thaw() = %v", err)
+	}
+	if _, err := client.CoreV1().Namespaces().Get(ctx, "default", metav1.GetOptions{}); err != nil {
+		t.Errorf("reading from a thawed server: %v", err)
+	}
+}
