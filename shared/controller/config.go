@@ -1,0 +1,79 @@
+package controller
+
+import (
+	"fmt"
+	"time"
+)
+
+// Config is what an operator may set of the frame.
+type Config struct {
+	// Workers is how many keys are reconciled at once.
+	// Unit: keys, per replica. Default: kube-controller-manager v1.37,
+	// --concurrent-endpoint-syncs and its siblings.
+	Workers int `split_words:"true" default:"5"`
+
+	// Mode is active, or shadow: everything runs, nothing is written.
+	Mode string `default:"active"`
+
+	// HarmlessAge is how old an input may be for a write that harms nobody.
+	// Unit: Go duration. Default: architecture section 6.6.
+	HarmlessAge time.Duration `split_words:"true" default:"30s"`
+
+	// DestructiveAge is the same for a write that ends something.
+	// Unit and source as above.
+	DestructiveAge time.Duration `split_words:"true" default:"5s"`
+
+	// WriteWait is how long a key waits to see its own writes come back before
+	// it reads live instead.
+	// Unit: Go duration. Default: ours; bookmarks, which tell of writes that
+	// no event follows, come once a second.
+	WriteWait time.Duration `split_words:"true" default:"5s"`
+
+	// MoveEvery is how often the durable position is moved, give or take a
+	// quarter.
+	// Unit: Go duration. Default: architecture section 3.
+	MoveEvery time.Duration `split_words:"true" default:"16s"`
+
+	// SweepEvery is how often a partition is read anew although nothing asks for
+	// it, give or take a quarter.
+	// Unit: Go duration. Default: architecture section 5.
+	SweepEvery time.Duration `split_words:"true" default:"24h"`
+}
+
+// The values of Config.Mode.
+const (
+	ModeActive = "active"
+	ModeShadow = "shadow"
+)
+
+// Default returns the defaults as the tags state them.
+func Default() Config {
+	return Config{
+		Workers: 5, Mode: ModeActive, HarmlessAge: 30 * time.Second, DestructiveAge: 5 * time.Second,
+		WriteWait: 5 * time.Second, MoveEvery: 16 * time.Second, SweepEvery: 24 * time.Hour,
+	}
+}
+
+// Validate says what is wrong, in the operator's words.
+func (c Config) Validate() error {
+	switch {
+	case c.Workers < 1:
+		return fmt.Errorf("MILLRACE_CONTROLLER_WORKERS is %d; it must be at least 1", c.Workers)
+	case c.Mode != ModeActive && c.Mode != ModeShadow:
+		return fmt.Errorf("MILLRACE_CONTROLLER_MODE is %q; it must be active or shadow", c.Mode)
+	case c.DestructiveAge > c.HarmlessAge:
+		return fmt.Errorf("MILLRACE_CONTROLLER_DESTRUCTIVE_AGE is %s; it must not exceed the harmless age, %s", c.DestructiveAge, c.HarmlessAge)
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"HARMLESS_AGE", c.HarmlessAge}, {"DESTRUCTIVE_AGE", c.DestructiveAge}, {"WRITE_WAIT", c.WriteWait},
+		{"MOVE_EVERY", c.MoveEvery}, {"SWEEP_EVERY", c.SweepEvery},
+	} {
+		if d.value <= 0 {
+			return fmt.Errorf("MILLRACE_CONTROLLER_%s is %s; it must be positive", d.name, d.value)
+		}
+	}
+	return nil
+}
