@@ -37,6 +37,7 @@ BENCH         ?= .
 BENCHTIME     ?= 1x
 BENCH_PKG     ?= $(sort $(dir $(shell grep -rlE --include='*_test.go' '^func Benchmark' ./shared ./services)))
 FUZZTIME      ?= 10s
+CI_FUZZTIME   ?= 3s
 ROUNDS        ?= 20
 SUITE_TIMEOUT ?= 60m
 SUITE_FLAGS   ?=
@@ -60,7 +61,7 @@ help: ## This list.
 .PHONY: build
 build: ## The one binary, static: bin/millrace.
 	@echo "building bin/millrace $(VERSION)"
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/millrace ./services/millrace
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w -X main.version=$(VERSION)' -o bin/millrace ./services/millrace
 
 .PHONY: devcluster
 devcluster: ## The API server and upstream's manager for tests, into the cache (minutes, once).
@@ -172,7 +173,7 @@ explore: ## Every interleaving of the wire protocol, to the full depth.
 
 .PHONY: ci
 ci: ## What CI runs: every check, each once, and a table of them.
-	@deploy/tools/steps lint verify vuln bench fuzz race test
+	@FUZZTIME=$(CI_FUZZTIME) deploy/tools/steps lint verify vuln bench fuzz race test
 
 ##@ Tools, built on first use from deploy/tools/go.mod
 

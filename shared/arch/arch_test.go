@@ -129,6 +129,10 @@ func TestComplaints(t *testing.T) {
 			path: "services/millrace/main.go",
 			src:  `import (_ "github.com/nats-io/nats-server/v2/server"; _ "github.com/millrace-io/millrace/services/watcher")`,
 		},
+		"a room stands for all its folders": {
+			path: "shared/bus/bustest/bustest.go",
+			src:  `import _ "github.com/millrace-io/millrace/shared/bus/embedded"`,
+		},
 		"a test kit is for tests": {
 			path: "services/endpoints/service.go",
 			src:  `import _ "github.com/millrace-io/millrace/shared/kube/kubetest"`,

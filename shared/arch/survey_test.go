@@ -101,20 +101,20 @@ func wrongImports(s source, name string, r room) []string {
 }
 
 func allowed(s source, name string, r room, imp string) bool {
-	if imp == module+name || covers(r.may, imp) {
+	may := r.may
+	switch {
+	case s.isTest() && r.pure:
+		may = join(may, testsOfPure)
+	case s.isTest():
+		may = join(may, testsOfRest)
+	}
+	if covers(may, imp) {
 		return true
 	}
 	// A subfolder belongs to its parent unless it is a room with a list of its own.
-	if within, _, _ := roomOf(strings.TrimPrefix(imp, module)); within == name {
-		return true
-	}
-	if !s.isTest() {
-		return false
-	}
-	if r.pure {
-		return covers(testsOfPure, imp)
-	}
-	return covers(testsOfRest, imp)
+	folder, own := strings.CutPrefix(imp, module)
+	within, _, ok := roomOf(folder)
+	return own && ok && (within == name || covers(may, module+within))
 }
 
 // isStandard goes by the first element: only a domain has a dot in it.

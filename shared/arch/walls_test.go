@@ -8,8 +8,9 @@ const module = "github.com/millrace-io/millrace/"
 type room struct {
 	// floor orders the rooms: an arrow between two rooms never points up.
 	floor int
-	// may lists what the room imports besides the standard library and its own
-	// subfolders. A trailing slash stands for everything below it.
+	// may lists what the room imports besides the standard library and itself.
+	// A room of the house stands for all its folders; elsewhere an entry is one
+	// package, or everything below it when it ends in a slash.
 	may []string
 	// pure: no I/O, no clock, no goroutine, no luck.
 	pure bool
@@ -74,15 +75,18 @@ var rooms = map[string]room{
 
 	"services/millrace": {floor: 5, anything: true},
 
-	"deploy/e2e":   {floor: 6, may: join(below, kits, kubernetes, nats, bench)},
-	"deploy/bench": {floor: 6, may: join(below, kits, kubernetes, nats, bench)},
-	"deploy/demo":  {floor: 6, may: join(below, kits, kubernetes, nats, bench)},
+	"deploy/fleet": {floor: 6, may: outside},
+	"deploy/e2e":   {floor: 6, may: join(outside, ours("deploy/fleet"))},
+	"deploy/bench": {floor: 6, may: join(outside, ours("deploy/fleet"))},
+	"deploy/demo":  {floor: 6, may: join(outside, ours("deploy/fleet"))},
 
 	"shared/arch": {floor: 6},
 }
 
-// bench is what a suite reads the metrics of a running binary with.
-var bench = []string{"github.com/prometheus/common/expfmt", "github.com/prometheus/client_model/go"}
+// outside is how one sees millrace from outside: as running binaries, through
+// the API server, the bus and the metrics.
+var outside = join(below, kits, kubernetes, nats, xsync,
+	[]string{"github.com/prometheus/common/expfmt", "github.com/prometheus/client_model/go"})
 
 // Tests may use more than the code beside them, so that an edge can be shown to
 // satisfy the interface a frame names; but a pure room is tested by pure means,
