@@ -193,6 +193,7 @@ func (c *Cluster) Config(role string) *rest.Config {
 	if err != nil {
 		panic(fmt.Sprintf("kubetest: reading the kubeconfig of %s: %v", role, err))
 	}
+	cfg.WarningHandler = rest.NoWarnings{} // that Endpoints are deprecated is known here
 	return cfg
 }
 
