@@ -1,11 +1,6 @@
 package protocol
 
-import (
-	"maps"
-	"slices"
-
-	"github.com/millrace-io/millrace/shared/event"
-)
+import "github.com/millrace-io/millrace/shared/event"
 
 // Comparison holds a headers-only snapshot of the stream against the records of
 // a publisher. It finds what no acknowledgement tells: keys that a killed server
@@ -13,7 +8,7 @@ import (
 type Comparison struct {
 	fence     uint64
 	found     map[event.Key]event.Message
-	forgot    map[event.Key]struct{}
+	forgot    map[event.Key]struct{} // stored and forgotten since it began
 	bookmarks []event.Message
 }
 
@@ -39,52 +34,62 @@ func (c *Comparison) Found(m event.Message) {
 	c.found[m.Key] = m
 }
 
-func (c *Comparison) forgotten(key event.Key) {
-	if c != nil {
-		c.forgot[key] = struct{}{}
-	}
-}
-
 // EndCompare puts right what differs and returns how many keys did. Keys that
-// moved since BeginCompare are left to what moved them.
+// moved since BeginCompare are left to what moved them. Before the first list
+// there is nothing to put right: what was found replaces what was known.
 func (p *Publisher[B]) EndCompare(c *Comparison) (differences int) {
 	p.compare = nil
+	if !p.without.keeps(ruleCompare) {
+		return 0
+	}
 	for _, m := range c.bookmarks {
 		p.StoredMark(m)
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(p.records), event.Key.Compare) {
+	for _, m := range c.found {
+		if p.higher(m) {
+			return 0
+		}
+	}
+	for _, key := range sorted(p.records, func(key event.Key, r *record[B]) bool { return p.differs(c, key, r) }) {
+		m, ok := c.found[key]
 		r := p.records[key]
-		if r.phase != idle || r.touched > c.fence {
+		alike := !r.stored.Op.Live() && !m.Op.Live() // tombstones expire
+		if ok {
+			p.adopt(key, r, m)
+		} else {
+			p.store(key, r, stored{})
+		}
+		if p.listed == 0 {
 			continue
 		}
-		m, ok := c.found[key]
-		switch {
-		case ok && p.higher(m):
-			return differences
-		case ok && m.Seq != r.stored.seq:
-			p.adopt(key, r, m)
-		case !ok && r.stored.seq != 0:
-			p.store(key, r, stored{})
-		default:
+		if alike && p.same(r) {
+			p.forget(key, r)
 			continue
 		}
 		differences++
-		p.resolve(key, r)
+		p.doubt(key, r)
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(c.found), event.Key.Compare) {
-		m := c.found[key]
+	for _, key := range sorted(c.found, func(key event.Key, m event.Message) bool {
 		_, known := p.records[key]
 		_, forgot := c.forgot[key]
-		if known || forgot || !m.Op.Live() {
-			continue
-		}
-		if p.higher(m) {
-			return differences
-		}
+		return m.Op.Live() && !known && !forgot
+	}) {
 		r := p.record(key)
-		p.adopt(key, r, m)
-		differences++
-		p.resolve(key, r)
+		p.adopt(key, r, c.found[key])
+		if p.listed > 0 {
+			differences++
+			p.doubt(key, r)
+		}
 	}
 	return differences
+}
+
+// differs reports whether the snapshot holds something else than the record
+// says. A sequence alone does not tell: after a rollback it may be given again.
+func (p *Publisher[B]) differs(c *Comparison, key event.Key, r *record[B]) bool {
+	if r.phase != idle || r.touched > c.fence {
+		return false
+	}
+	m, ok := c.found[key]
+	return ok && found(m) != r.stored || !ok && r.stored.seq != 0
 }

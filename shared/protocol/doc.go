@@ -28,9 +28,12 @@ const (
 	ruleFollow
 	// ruleQuietSums: sums are taken while nothing of the slice is outstanding.
 	ruleQuietSums
-	// ruleSums: a replay has synced only at a bookmark whose existence sum
-	// equals that of what it delivered.
+	// ruleSums: a replay has synced only at a bookmark whose sums equal those
+	// of what it delivered.
 	ruleSums
+	// ruleExact: of these sums the exact one has to match, not only that of
+	// existence.
+	ruleExact
 	// ruleInStream: bookmarks travel in the stream they speak of.
 	ruleInStream
 	// ruleSweep: what a synced replay did not deliver is a deletion.
@@ -50,6 +53,16 @@ const (
 	ruleLiveFirst
 	// ruleLiveOnConflict: a conflict is answered by deciding on a live read.
 	ruleLiveOnConflict
+	// ruleGate: no key is decided before the caches it reads have synced.
+	ruleGate
+	// rulePreconditions: every write names the UID and version it was decided
+	// on.
+	rulePreconditions
+	// ruleNames: what two owners could both create has a deterministic name.
+	ruleNames
+	// ruleAsk: a cache that goes on contradicting its bookmarks is replayed, and
+	// the watcher asked for a comparison.
+	ruleAsk
 )
 
 // without is the set of rules taken out; empty outside the explorer.

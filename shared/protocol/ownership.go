@@ -80,20 +80,24 @@ func NewOwnership(self, salt string, units []string) *Ownership {
 func (o *Ownership) Begin() {
 	o.caught = false
 	for id, m := range o.members {
-		m.present = false
+		// Revisions start over too: the bucket may have been rolled back.
+		m.present, m.revision = false, 0
 		o.members[id] = m
 	}
 	clear(o.leases)
 }
 
 // Caught is called when everything in the bucket has been told. now is
-// connected time.
+// connected time. Silence counts from here on: what was renewed while the view
+// was interrupted, or was lost by the server since, could not be heard.
 func (o *Ownership) Caught(now time.Duration) {
 	o.caught = true
-	for _, l := range o.leases {
-		if _, known := o.members[l.holder]; !known && l.holder != "" {
-			o.members[l.holder] = memberView{renewed: now}
-		}
+	if !o.without.keeps(ruleConnectedTime) {
+		return
+	}
+	for id, m := range o.members {
+		m.renewed = now
+		o.members[id] = m
 	}
 }
 
@@ -169,8 +173,8 @@ func (o *Ownership) dead(id string, now time.Duration) bool {
 		return false
 	}
 	m, known := o.members[id]
-	if !o.without.keeps(ruleConnectedTime) {
-		return m.evicted || !m.present
+	if !o.without.keeps(ruleConnectedTime) && !m.present {
+		return true
 	}
 	return known && (m.evicted || now-m.renewed >= MemberTTL)
 }

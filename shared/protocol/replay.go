@@ -44,6 +44,8 @@ type Replay struct {
 	kinds   map[event.Kind]*view
 	number  uint64
 	lastSeq uint64
+	broken  bool // a gap: nothing counts before the next Begin
+	drift   int
 	without without
 }
 
@@ -53,26 +55,25 @@ type view struct {
 	entries map[event.Key]entry
 	slices  []sliceView
 	synced  bool
-	absent  bool
 }
 
 type entry struct {
 	uid     string
 	version uint64
 	replay  uint64
+	old     bool // of an older projection than needed
 }
 
 // sliceView is one slice of a kind: one per partition of the scope.
 type sliceView struct {
-	sums    event.Sums
-	epoch   uint64
-	counter uint64
-	// upto is that of the last bookmark that matched; exact that of the last
-	// whose exact sum matched too.
-	upto, exact uint64
-	matched     int // bookmarks that matched in this replay
-	mismatches  int // in a row
-	synced      bool
+	sums       event.Sums // of what this replay delivered
+	epoch      uint64     // highest of a bookmark
+	upto       uint64     // of the last bookmark that matched
+	matched    int        // bookmarks that matched in this replay
+	mismatches int        // in a row
+	old        int        // objects of an older projection than needed
+	synced     bool
+	absent     bool
 }
 
 // Change is one key whose object the cache must now treat differently.
@@ -98,7 +99,7 @@ type Verdict struct {
 	Swept []Change
 	// Synced: this message completed the kind.
 	Synced bool
-	// Matched: a bookmark, new, that agrees with what was delivered.
+	// Matched: a bookmark that agrees with what was delivered.
 	Matched bool
 	// Later: Matched, and not the first of this replay for its slice, so that
 	// its age is bounded by its distance from the one before.
@@ -110,7 +111,7 @@ type Verdict struct {
 // NewReplay returns a replay of the given kinds that has received nothing.
 // Begin must be called before the first Deliver.
 func NewReplay(scope Scope, needs []Need) *Replay {
-	r := &Replay{scope: scope, kinds: make(map[event.Kind]*view, len(needs))}
+	r := &Replay{scope: scope, kinds: make(map[event.Kind]*view, len(needs)), drift: driftLimit}
 	n := 1
 	if scope.By == Whole {
 		n = scope.Partitions
@@ -130,14 +131,17 @@ func NewReplay(scope Scope, needs []Need) *Replay {
 func (r *Replay) Begin() {
 	r.number++
 	r.lastSeq = 0
+	r.broken = false
 	for _, v := range r.kinds {
-		v.synced, v.absent = false, false
+		v.synced = false
 		clear(v.slices)
 	}
 }
 
-// Gap ends the current replay: nothing is synced until the next has completed.
+// Gap ends the current replay: nothing is synced until the next has completed,
+// and what is still delivered before it begins is ignored.
 func (r *Replay) Gap() {
+	r.broken = true
 	for _, v := range r.kinds {
 		v.synced = false
 		for i := range v.slices {
@@ -155,7 +159,7 @@ func (r *Replay) Synced(kind event.Kind) bool {
 // Absent reports whether the API server does not serve kind.
 func (r *Replay) Absent(kind event.Kind) bool {
 	v := r.kinds[kind]
-	return v != nil && v.absent
+	return v != nil && all(v.slices, func(s *sliceView) bool { return s.absent })
 }
 
 // Upto returns the version up to which kind is known, by matching bookmarks:
@@ -193,7 +197,7 @@ func (r *Replay) Lookup(kind event.Kind, key event.Key) (uid string, version uin
 // Deliver takes the next message of the feed.
 func (r *Replay) Deliver(m event.Message) Verdict {
 	v := r.kinds[m.Kind]
-	if v == nil || m.Seq <= r.lastSeq {
+	if v == nil || r.broken || m.Seq <= r.lastSeq {
 		return Verdict{Ignored: true}
 	}
 	r.lastSeq = m.Seq
@@ -204,10 +208,13 @@ func (r *Replay) Deliver(m event.Message) Verdict {
 }
 
 func (r *Replay) object(v *view, m event.Message) Verdict {
-	old, had := v.entries[m.Key]
+	before, had := v.entries[m.Key]
 	s := &v.slices[r.sliceOf(m.Key)]
-	if had && old.replay == r.number {
-		s.sums.Remove(m.Kind, m.Key, old.uid, old.version)
+	if had && before.replay == r.number {
+		s.sums.Remove(m.Kind, m.Key, before.uid, before.version)
+		if before.old {
+			s.old--
+		}
 	}
 	change := Change{Kind: m.Kind, Key: m.Key}
 	if !m.Op.Live() {
@@ -215,14 +222,22 @@ func (r *Replay) object(v *view, m event.Message) Verdict {
 			return Verdict{Ignored: true}
 		}
 		delete(v.entries, m.Key)
-		change.Gone, change.Old = true, old.uid
+		change.Gone, change.Old = true, before.uid
 		return Verdict{Change: change}
 	}
 	s.sums.Add(m.Kind, m.Key, m.UID, m.Version)
-	v.entries[m.Key] = entry{uid: m.UID, version: m.Version, replay: r.number}
+	now := entry{uid: m.UID, version: m.Version, replay: r.number}
+	if m.Projection < v.need && r.without.keeps(ruleProjection) {
+		// An older watcher left out what this role reads: not synced before a
+		// newer one has put it right.
+		now.old = true
+		s.old++
+		s.synced, v.synced = false, false
+	}
+	v.entries[m.Key] = now
 	change.Put = true
-	if had && old.uid != m.UID && r.without.keeps(ruleReplaced) {
-		change.Gone, change.Old = true, old.uid
+	if had && before.uid != m.UID && r.without.keeps(ruleReplaced) {
+		change.Gone, change.Old = true, before.uid
 	}
 	return Verdict{Change: change}
 }
@@ -236,32 +251,20 @@ func (r *Replay) bookmark(v *view, m event.Message) Verdict {
 		return Verdict{Ignored: true}
 	}
 	s := &v.slices[i]
-	if m.Epoch < s.epoch || m.Epoch == s.epoch && m.Mark.Counter <= s.counter {
+	if m.Epoch < s.epoch || m.Projection < v.need && r.without.keeps(ruleProjection) {
 		return Verdict{Ignored: true}
 	}
-	if m.Projection < v.need && r.without.keeps(ruleProjection) {
-		return Verdict{Ignored: true}
-	}
-	s.epoch, s.counter = m.Epoch, m.Mark.Counter
-
-	sums := m.Mark.ByKey
-	if r.scope.By == ByNamespace {
-		sums = m.Mark.ByNamespace
-	}
-	if !sums.SameObjects(s.sums) && r.without.keeps(ruleSums) {
+	s.epoch = m.Epoch
+	if !r.agrees(s, m.Mark) {
 		s.mismatches++
-		return Verdict{Drifted: s.mismatches >= driftLimit}
+		return Verdict{Drifted: s.mismatches >= r.drift}
 	}
 	s.mismatches = 0
 	s.matched++
 	s.upto = max(s.upto, m.Upto)
-	if sums.SameVersions(s.sums) {
-		s.exact = max(s.exact, m.Upto)
-	}
+	s.synced, s.absent = true, m.Mark.Absent
 	verdict := Verdict{Matched: true, Later: s.matched > 1}
-	s.synced = true
-	v.absent = m.Mark.Absent
-	if !v.synced && v.complete() {
+	if !v.synced && all(v.slices, func(s *sliceView) bool { return s.synced }) {
 		v.synced = true
 		verdict.Synced = true
 		verdict.Swept = r.sweep(m.Kind, v)
@@ -269,9 +272,25 @@ func (r *Replay) bookmark(v *view, m event.Message) Verdict {
 	return verdict
 }
 
-func (v *view) complete() bool {
-	for i := range v.slices {
-		if !v.slices[i].synced {
+// agrees reports whether a bookmark's sums prove what this replay delivered.
+func (r *Replay) agrees(s *sliceView, mark *event.Mark) bool {
+	sums := mark.ByKey
+	if r.scope.By == ByNamespace {
+		sums = mark.ByNamespace
+	}
+	switch {
+	case !r.without.keeps(ruleSums):
+		return true
+	case !r.without.keeps(ruleExact):
+		return s.old == 0 && sums.SameObjects(s.sums)
+	default:
+		return s.old == 0 && sums.SameVersions(s.sums)
+	}
+}
+
+func all(slices []sliceView, ok func(*sliceView) bool) bool {
+	for i := range slices {
+		if !ok(&slices[i]) {
 			return false
 		}
 	}
@@ -324,6 +343,6 @@ func (r *Replay) Seen(w Write) bool {
 	case ok && e.version >= w.Version:
 		return true
 	default:
-		return v.slices[r.sliceOf(w.Key)].exact >= w.Version
+		return v.slices[r.sliceOf(w.Key)].upto >= w.Version
 	}
 }
