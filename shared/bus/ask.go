@@ -19,7 +19,8 @@ func (b *Bus) Answer(subject string, fn func(data []byte) []byte) (stop func(), 
 	if err != nil {
 		return nil, sorted(err)
 	}
-	return func() { _ = sub.Unsubscribe() }, nil // fails only when the bus is closed
+	// Drained, so that what has already come is still answered.
+	return func() { _ = sub.Drain() }, nil // fails only when the bus is closed
 }
 
 // Ask sends one request and returns the answer. ErrNoResponders means that the

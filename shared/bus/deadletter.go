@@ -81,14 +81,14 @@ func (b *Bus) DeadLetters(ctx context.Context) ([]*millracev1.DeadLetter, error)
 	err := b.read(ctx, r, check, func(d delivery) error {
 		seq = d.Seq
 		letter := &millracev1.DeadLetter{}
-		switch err := proto.Unmarshal(d.Data(), letter); {
+		switch err := proto.Unmarshal(d.Data, letter); {
 		case err != nil:
-			return errors.Join(errors.New("reading dead letter: "+d.Subject()), err)
-		case len(d.Data()) == 0:
-			delete(letters, d.Subject())
+			return errors.Join(errors.New("reading dead letter: "+d.Subject), err)
+		case len(d.Data) == 0:
+			delete(letters, d.Subject)
 		default:
-			letters[d.Subject()] = letter
-			order = append(order, d.Subject())
+			letters[d.Subject] = letter
+			order = append(order, d.Subject)
 		}
 		return check(d.Pending)
 	})

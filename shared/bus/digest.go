@@ -50,12 +50,12 @@ func (b *Bus) FollowDigests(ctx context.Context, name string, slices []int, sink
 		begin: sink.Begin,
 		gap:   sink.Gap,
 		got: func(_ context.Context, d delivery) error {
-			slice, err := strconv.Atoi(strings.TrimPrefix(d.Subject(), b.digestRoot()+"."))
+			slice, err := strconv.Atoi(strings.TrimPrefix(d.Subject, b.digestRoot()+"."))
 			if err != nil {
 				b.metrics.broken.Inc()
 				return nil //nolint:nilerr // a foreign subject carries no digest
 			}
-			sink.Digest(slice, d.Seq, d.Data())
+			sink.Digest(slice, d.Seq, d.Data)
 			return nil
 		},
 	})

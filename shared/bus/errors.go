@@ -73,7 +73,8 @@ func sorted(err error) error {
 	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrNoStreamResponse):
 		return fmt.Errorf("%w: %w", ErrNoResponders, err)
 	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrDisconnected),
-		errors.Is(err, nats.ErrConnectionReconnecting):
+		errors.Is(err, nats.ErrConnectionReconnecting),
+		errors.Is(err, nats.ErrHeadersNotSupported): // said before the first connection
 		return fmt.Errorf("%w: %w", ErrDisconnected, err)
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionDraining):
 		return fmt.Errorf("%w: %w", ErrClosed, err)

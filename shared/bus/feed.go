@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/millrace-io/millrace/shared/event"
 )
 
@@ -36,10 +34,10 @@ func (b *Bus) Follow(ctx context.Context, f Feed, sink Sink, again <-chan struct
 		begin: sink.Begin,
 		gap:   sink.Gap,
 		got: func(_ context.Context, d delivery) error {
-			m, err := decode(b.root, d.Subject(), d.Headers(), d.Data(), f.HeadersOnly)
+			m, err := decode(b.root, d.Subject, d.Header, d.Data, f.HeadersOnly)
 			if err != nil {
 				b.metrics.broken.Inc()
-				sink.Broken(d.Subject(), d.Seq, err)
+				sink.Broken(d.Subject, d.Seq, err)
 				return nil
 			}
 			m.Seq = d.Seq
@@ -162,9 +160,9 @@ func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, errAgain):
 		return replayAgain
-	case errors.Is(err, jetstream.ErrNoHeartbeat):
+	case errors.Is(err, errSilent):
 		return replayBeat
-	case errors.Is(err, jetstream.ErrConsumerDeleted), errors.Is(err, errGone):
+	case errors.Is(err, errGone):
 		return replayGone
 	case errors.Is(err, ErrGap):
 		return replayGap

@@ -141,11 +141,11 @@ func (k *KV) Follow(ctx context.Context, filter string, sink KVSink) error {
 		opened: check,
 		got: func(ctx context.Context, d delivery) error {
 			seq = d.Seq
-			key := strings.TrimPrefix(d.Subject(), k.subject)
-			if isMarker(d.Headers()) {
+			key := strings.TrimPrefix(d.Subject, k.subject)
+			if isMarker(d.Header) {
 				sink.Entry(key, nil, d.Seq, true)
 			} else {
-				sink.Entry(key, d.Data(), d.Seq, false)
+				sink.Entry(key, d.Data, d.Seq, false)
 			}
 			return check(ctx, d.Pending)
 		},

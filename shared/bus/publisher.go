@@ -36,8 +36,9 @@ type publisher struct {
 	// order lists the pending ids by age; settled ones are skipped.
 	order []uint64
 
-	failed chan struct{} // wakes run
-	lost   []loss
+	failed  chan struct{} // wakes run
+	lost    []loss
+	stopped bool // run has ended
 }
 
 // flight is one message under way.
@@ -163,7 +164,12 @@ func (p *publisher) failAll(err error) {
 	p.wake()
 }
 
+// wake lets what was lost be reported. p.mu is held.
 func (p *publisher) wake() {
+	if p.stopped {
+		go p.report()
+		return
+	}
 	select {
 	case p.failed <- struct{}{}:
 	default:
@@ -171,13 +177,16 @@ func (p *publisher) wake() {
 }
 
 // run reports what failed and gives up what is overdue, until ctx ends; then it
-// fails the rest.
+// fails the rest, and what comes later is reported by a goroutine each.
 func (p *publisher) run(ctx context.Context) {
 	ticker := time.NewTicker(ackCheck)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			p.mu.Lock()
+			p.stopped = true
+			p.mu.Unlock()
 			p.failAll(ErrClosed)
 			p.report()
 			return

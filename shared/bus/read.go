@@ -2,10 +2,13 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -16,14 +19,29 @@ const (
 	createWait = 500 * time.Millisecond
 	// inactiveLife is how long the server keeps a feed nobody reads. Unit: time.
 	inactiveLife = 15 * time.Second
-	// pullMessages is how many messages may be on their way. Unit: messages.
-	// Source: BenchmarkFeed; at 4 MiB a message a feed can hold 1 GiB, which
-	// pullBytes prevents.
+	// pullMessages is how many messages are asked for at once; half that many
+	// are on their way when the next are asked for. Unit: messages. Source:
+	// BenchmarkFeed.
 	pullMessages = 256
-	// beat and pullExpiry: the server speaks at least once a second; two missed
-	// beats end the feed. Unit: time.
+	// room is for the messages and status words of one reading. It holds twice
+	// what two pulls bring; what does not fit is dropped, and found missing.
+	room = 4 * pullMessages
+	// beat is how often the server speaks when there is nothing to deliver, and
+	// pullExpiry how long it keeps a pull. Unit: time.
 	beat       = time.Second
 	pullExpiry = 5 * time.Second
+	// silentTicks of half a beat end a reading: 2 to 2.5 s.
+	silentTicks = 5
+)
+
+var (
+	// errGone means that a reading's consumer does not exist any more.
+	errGone = fmt.Errorf("%w: consumer is gone", ErrGap)
+	// errSilent means that the server has missed two beats on a connection that
+	// seems to live.
+	errSilent = fmt.Errorf("%w: no heartbeat", ErrGap)
+	// errEnough ends a reading without an error.
+	errEnough = errors.New("enough")
 )
 
 // reading is one ephemeral consumer to be read from the first message on.
@@ -36,73 +54,37 @@ type reading struct {
 
 // delivery is one message of a reading.
 type delivery struct {
-	jetstream.Msg
+	*nats.Msg
 	Seq     uint64 // in the stream
 	Pending uint64 // messages still to come, as far as the server knows
 }
 
-// errGone means that a reading's consumer does not exist any more.
-var errGone = fmt.Errorf("%w: consumer is gone", ErrGap)
-
-// errEnough ends a reading without an error.
-var errEnough = errors.New("enough")
-
 // read creates the consumer, calls opened with the number of messages that wait,
 // then got for each message in stream order, until got returns an error, ctx
-// ends, or the flow breaks. Messages are contiguous: consumer sequences run 1,
-// 2, 3, and anything else is ErrGap.
+// ends, or the flow breaks. Consumer sequences run 1, 2, 3, and each heartbeat
+// names the last one; anything else is ErrGap.
 //
-// Not the library's ordered consumer, which resumes silently after a wipe and
-// then misses deletions, and not a watch on a bucket, which needs up to 18 s to
-// notice a restarted server.
+// It pulls by itself. The library's iterator hides the heartbeats, and with them
+// that the last message was lost with a connection ⚠; its ordered consumer
+// resumes silently after a wipe and then misses deletions; its watch on a bucket
+// needs up to 18 s to notice a restarted server.
 func (b *Bus) read(ctx context.Context, r reading, opened func(pending uint64) error, got func(delivery) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	consumer, err := b.createReader(ctx, r)
+	changes, cancel := b.Changes()
+	defer cancel()
+	p := puller{bus: b, reading: r, opened: b.State().Generation, msgs: make(chan *nats.Msg, room)}
+	pending, err := b.createReader(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer b.deleteReader(r)
-	// A reconnect alone breaks nothing, contiguity decides; but if the consumer
-	// is gone, waiting for two missed beats would waste 2 s.
-	watched := make(chan struct{})
-	defer func() { cancel(nil); <-watched }()
-	go func() {
-		defer close(watched)
-		b.watchReader(ctx, r, consumer.CachedInfo().Created, cancel)
-	}()
-	messages, err := consumer.Messages(
-		jetstream.PullMaxMessages(pullMessages),
-		jetstream.PullHeartbeat(beat),
-		jetstream.PullExpiry(pullExpiry),
-		jetstream.WithMessagesErrOnMissingHeartbeat(true),
-	)
-	if err != nil {
-		return sorted(err)
+	if err := p.open(); err != nil {
+		return err
 	}
-	defer messages.Stop()
-	if err := opened(consumer.CachedInfo().NumPending); err != nil {
+	defer p.close()
+	if err := opened(pending); err != nil {
 		return enough(err)
 	}
-	for next := uint64(1); ; next++ {
-		msg, err := messages.Next(jetstream.NextContext(ctx))
-		if err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				return cause
-			}
-			return fmt.Errorf("%w: %w", ErrGap, err)
-		}
-		meta, err := msg.Metadata()
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrGap, err)
-		}
-		if meta.Sequence.Consumer != next {
-			return fmt.Errorf("%w: message %d came where %d was due", ErrGap, meta.Sequence.Consumer, next)
-		}
-		if err := got(delivery{msg, meta.Sequence.Stream, meta.NumPending}); err != nil {
-			return enough(err)
-		}
-	}
+	return enough(p.run(ctx, changes, got))
 }
 
 func enough(err error) error {
@@ -112,7 +94,7 @@ func enough(err error) error {
 	return err
 }
 
-func (b *Bus) createReader(ctx context.Context, r reading) (jetstream.Consumer, error) {
+func (b *Bus) createReader(ctx context.Context, r reading) (pending uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, createWait)
 	defer cancel()
 	consumer, err := b.js.CreateConsumer(ctx, r.stream, jetstream.ConsumerConfig{
@@ -126,9 +108,9 @@ func (b *Bus) createReader(ctx context.Context, r reading) (jetstream.Consumer, 
 		Replicas:          1,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("creating consumer %s: %w", r.name, sorted(err))
+		return 0, fmt.Errorf("creating consumer %s: %w", r.name, sorted(err))
 	}
-	return consumer, nil
+	return consumer.CachedInfo().NumPending, nil
 }
 
 // deleteReader asks for the consumer to go and does not wait: what is left
@@ -137,34 +119,126 @@ func (b *Bus) deleteReader(r reading) {
 	_ = b.nc.Publish("$JS.API.CONSUMER.DELETE."+r.stream+"."+r.name, nil)
 }
 
-// watchReader ends the reading when, after a reconnect, its consumer is not
-// there any more or is another one.
-func (b *Bus) watchReader(ctx context.Context, r reading, created time.Time, end context.CancelCauseFunc) {
-	changes, cancel := b.Changes()
-	defer cancel()
+// puller pulls the messages of one reading.
+type puller struct {
+	reading
+	bus    *Bus
+	sub    *nats.Subscription
+	inbox  string
+	msgs   chan *nats.Msg
+	opened uint64 // generation of the connection last pulled on
+	due    int    // messages asked for and not here yet
+	last   uint64 // consumer sequence of the last message
+	quiet  int    // ticks without a word
+}
+
+func (p *puller) open() error {
+	p.inbox = p.bus.nc.NewInbox()
+	sub, err := p.bus.nc.ChanSubscribe(p.inbox, p.msgs)
+	p.sub = sub
+	return sorted(err)
+}
+
+func (p *puller) close() { _ = p.sub.Unsubscribe() } // fails only when the bus is closed
+
+func (p *puller) run(ctx context.Context, changes <-chan struct{}, got func(delivery) error) error {
+	ticker := time.NewTicker(beat / 2)
+	defer ticker.Stop()
+	p.pull()
 	for {
 		select {
 		case <-ctx.Done():
-			return
+			return context.Cause(ctx)
 		case <-changes:
-		}
-		if !b.State().Connected {
-			continue
-		}
-		var info jetstream.ConsumerInfo
-		err := b.askReader(ctx, r, &info)
-		if consumerGone(err) || errors.Is(err, ErrMissing) {
-			end(errGone)
-		} else if err == nil && !info.Created.Equal(created) {
-			end(fmt.Errorf("%w: consumer is another one", ErrGap))
+			p.relink()
+		case <-ticker.C:
+			if p.quiet++; p.quiet >= silentTicks {
+				return errSilent
+			}
+			if !p.bus.State().Connected {
+				p.quiet = 0 // nobody can speak; whether we missed something is seen afterwards
+			}
+		case msg := <-p.msgs:
+			if err := p.take(msg, got); err != nil {
+				return err
+			}
 		}
 	}
 }
 
-func (b *Bus) askReader(ctx context.Context, r reading, info *jetstream.ConsumerInfo) error {
-	ctx, cancel := context.WithTimeout(ctx, createWait)
-	defer cancel()
-	return b.api(ctx, "CONSUMER.INFO."+r.stream+"."+r.name, nil, info)
+// relink pulls anew on a new connection: the server forgets the pulls of the one
+// before. A cut alone breaks nothing; what was lost with it is found by the next
+// message or heartbeat, and a consumer that is gone answers at once.
+func (p *puller) relink() {
+	if s := p.bus.State(); s.Connected && s.Generation != p.opened {
+		p.opened, p.due, p.quiet = s.Generation, 0, 0
+		p.pull()
+	}
+}
+
+// pull asks for more once half of the last is here.
+func (p *puller) pull() {
+	if p.due > pullMessages/2 {
+		return
+	}
+	request := `{"batch":` + strconv.Itoa(pullMessages-p.due) +
+		`,"expires":` + strconv.FormatInt(int64(pullExpiry), 10) +
+		`,"idle_heartbeat":` + strconv.FormatInt(int64(beat), 10) + `}`
+	p.due = pullMessages
+	// One that cannot be sent is sent again with the next connection.
+	_ = p.bus.nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT."+p.stream+"."+p.name, p.inbox, []byte(request))
+}
+
+func (p *puller) take(msg *nats.Msg, got func(delivery) error) error {
+	p.quiet = 0
+	if msg.Reply == "" {
+		return p.status(msg)
+	}
+	meta, err := msg.Metadata()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrGap, err)
+	}
+	if meta.Sequence.Consumer != p.last+1 {
+		return fmt.Errorf("%w: message %d came where %d was due", ErrGap, meta.Sequence.Consumer, p.last+1)
+	}
+	p.last++
+	p.due = max(p.due-1, 0)
+	p.pull()
+	return got(delivery{msg, meta.Sequence.Stream, meta.NumPending})
+}
+
+// status reads a word of the server about a pull. One that is not known ends the
+// reading, which costs a replay; to go on could cost a message.
+func (p *puller) status(msg *nats.Msg) error {
+	switch code := msg.Header.Get("Status"); code {
+	case "100":
+		return p.heartbeat(msg)
+	case "408", "409": // a pull has ended, by time or with its connection
+		left, err := strconv.Atoi(msg.Header.Get("Nats-Pending-Messages"))
+		if err != nil {
+			return fmt.Errorf("%w: %s", errGone, msg.Header.Get("Description"))
+		}
+		p.due = max(p.due-left, 0)
+		p.pull()
+		return nil
+	case "503":
+		return errGone
+	default:
+		return fmt.Errorf("%w: status %s %s", ErrGap, code, msg.Header.Get("Description"))
+	}
+}
+
+// heartbeat compares the last message that the server has sent with the last one
+// that came: they share one subscription, so none is still on its way.
+func (p *puller) heartbeat(msg *nats.Msg) error {
+	sent, err := strconv.ParseUint(msg.Header.Get("Nats-Last-Consumer"), 10, 64)
+	if err != nil {
+		return fmt.Errorf("%w: heartbeat without a sequence", ErrGap)
+	}
+	if sent != p.last {
+		return fmt.Errorf("%w: message %d was sent, %d is the last that came", ErrGap, sent, p.last)
+	}
+	return nil
 }
 
 // complete reports whether everything that now stands under filters was
@@ -173,16 +247,29 @@ func (b *Bus) askReader(ctx context.Context, r reading, info *jetstream.Consumer
 // reading is why "nothing pending" is not enough.
 func (b *Bus) complete(ctx context.Context, stream string, filters []string, seq uint64) (bool, error) {
 	for _, filter := range filters {
-		last, err := b.lastRaw(ctx, stream, filter)
-		if errors.Is(err, ErrNone) {
-			continue
-		}
-		if err != nil {
+		last, err := b.lastSeq(ctx, stream, filter)
+		if err != nil && !errors.Is(err, ErrNone) {
 			return false, err
 		}
-		if last.Seq > seq {
+		if last > seq {
 			return false, nil
 		}
 	}
 	return true, nil
+}
+
+// lastSeq is the sequence of the last message under filter; ErrNone if there is
+// none. It comes without the body.
+func (b *Bus) lastSeq(ctx context.Context, stream, filter string) (uint64, error) {
+	request, err := json.Marshal(map[string]any{"last_by_subj": filter, "no_hdr": true})
+	if err != nil {
+		return 0, err
+	}
+	var reply struct {
+		Message struct {
+			Seq uint64 `json:"seq"`
+		} `json:"message"`
+	}
+	err = b.api(ctx, "STREAM.MSG.GET."+stream, request, &reply)
+	return reply.Message.Seq, err
 }

@@ -32,7 +32,7 @@ func (b *Bus) Snapshot(ctx context.Context, kind event.Kind, fn func(event.Messa
 		headersOnly: true,
 	}
 	err := b.read(ctx, r, check, func(d delivery) error {
-		m, err := decode(b.root, d.Subject(), d.Headers(), nil, true)
+		m, err := decode(b.root, d.Subject, d.Header, nil, true)
 		if err != nil {
 			return err
 		}
