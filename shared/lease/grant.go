@@ -28,7 +28,7 @@ type Grant struct {
 	t        *tenure
 	unit     string
 	epoch    uint64
-	ctx      context.Context //nolint:containedctx // it is the life of the grant
+	ctx      context.Context // the life of the grant
 	cancel   context.CancelCauseFunc
 	draining chan struct{}
 	drain    sync.Once

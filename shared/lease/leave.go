@@ -83,9 +83,14 @@ func (t *tenure) close() {
 	t.log.Debug("leaving without a last word")
 }
 
-// abandon gives up, at once, the leases of a membership that was lost, so that
-// they can be claimed before they are found dead.
+// abandon gives up, at once, what is left of a membership that was lost, so that
+// nobody has to find it dead: its key, should it still stand there, and its
+// leases.
 func (t *tenure) abandon() {
+	begun := time.Now()
+	if rev := t.revision(); rev != 0 {
+		_, _ = t.put(t.key, nil, rev, evictedTTL) // refused where it is gone
+	}
 	t.mu.Lock()
 	held := map[string]uint64{}
 	for unit, g := range t.grants {
@@ -93,7 +98,6 @@ func (t *tenure) abandon() {
 	}
 	t.grants = map[string]*Grant{}
 	t.mu.Unlock()
-	begun := time.Now()
 	var all sync.WaitGroup
 	for unit, epoch := range held {
 		all.Go(func() {

@@ -78,7 +78,7 @@ func (t *tenure) renew() (next time.Duration) {
 // renewed notes that the member key has revision rev, by a write that was sent
 // at sent or later.
 func (t *tenure) renewed(rev uint64, sent time.Duration) {
-	joined := t.pulse.rev == 0
+	joined := t.deadline.Load() == 0
 	t.pulse = pulse{rev: max(rev, t.pulse.rev)}
 	t.deadline.Store(int64(sent + protocol.MemberTTL - protocol.Margin))
 	t.own.MemberSeen(t.id, rev, false, t.hearing())

@@ -69,7 +69,7 @@ type tenure struct {
 	log   *slog.Logger
 	again bool // an earlier membership of this process was lost
 
-	ctx      context.Context //nolint:containedctx // it is the life of the membership
+	ctx      context.Context // the life of the membership
 	cancel   context.CancelCauseFunc
 	kick     chan struct{} // judge now
 	renewNow chan struct{}
@@ -342,9 +342,11 @@ func (t *tenure) valid() error {
 	return nil
 }
 
+func (t *tenure) joined() bool { return t.pulse.rev != 0 && t.ctx.Err() == nil }
+
 func (t *tenure) ready() error {
 	t.mu.Lock()
-	joined, caught := t.pulse.rev != 0 && t.ctx.Err() == nil, t.caught
+	joined, caught := t.joined(), t.caught
 	t.mu.Unlock()
 	switch {
 	case !joined:
@@ -358,7 +360,7 @@ func (t *tenure) ready() error {
 func (t *tenure) snapshot() Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s := Snapshot{Member: t.id, Joined: t.pulse.rev != 0 && t.ctx.Err() == nil, Complete: t.caught}
+	s := Snapshot{Member: t.id, Joined: t.joined(), Complete: t.caught}
 	for _, id := range t.own.Living(t.hearing()) {
 		p := t.peers[id]
 		p.ID = id
