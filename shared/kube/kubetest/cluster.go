@@ -54,6 +54,7 @@ type Cluster struct {
 	proc     *child
 	ready    readyLine
 	managers int // controller managers started, to name their files
+	nodes    int // nodes handed to kubelets, to keep their addresses apart
 }
 
 // readyLine is what devcluster prints once it serves.

@@ -90,11 +90,10 @@ func (d Denial) policy(name string) *admissionv1.ValidatingAdmissionPolicy {
 	if reason == "" {
 		reason = metav1.StatusReasonForbidden
 	}
-	fail := admissionv1.Fail
 	return &admissionv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: admissionv1.ValidatingAdmissionPolicySpec{
-			FailurePolicy: &fail,
+			FailurePolicy: new(admissionv1.Fail),
 			MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{
 				rule(d.Operation, d.Group, d.Resource),
 				rule(admissionv1.Create, "", "configmaps"),
