@@ -2,8 +2,13 @@ package controller
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/protocol"
 )
@@ -36,44 +41,145 @@ type Cause struct {
 
 // Partition is one partition that this member has claimed: what a Reconciler
 // may look at and whom it asks. It is safe for concurrent use.
-type Partition struct{}
+type Partition struct {
+	c      *Controller
+	grant  Grant
+	ctx    context.Context // ends with the claim: that of every Reconcile
+	log    *slog.Logger
+	begun  time.Time
+	cache  *cache.Cache
+	feed   *feed
+	ledger *ledger
+	// reconciler is set before the first key is taken.
+	reconciler Reconciler
+	surveyed   time.Time     // when all keys were last looked at; zero: never; loop's
+	wake       chan struct{} // something that loop looks at has changed
+	mapped     atomic.Bool   // the inputs have been complete once: changes are mapped to keys
+	mend       atomic.Bool   // a change could not be mapped: all keys must be looked at
+	ended      atomic.Bool
+	reconciles atomic.Uint64
 
-// Number returns the partition, Epoch that of the lease, Member who we are.
-func (p *Partition) Number() int { return 0 }
+	mu      sync.Mutex
+	taking  bool
+	opened  generation
+	closed  time.Time // since when keys wait for inputs; zero while they do not
+	running int
+	idle    chan struct{} // closed when nothing runs; nil unless somebody waits
+	parked  map[event.Key]Danger
+	echoes  map[object]map[event.Key]struct{}
+	stale   bool // keys wait for a fresh input
+}
+
+// generation says which complete state of the inputs has been looked at whole.
+type generation struct{ own, wide uint64 }
+
+// object names one object of one kind.
+type object struct {
+	kind event.Kind
+	key  event.Key
+}
+
+// Number returns the partition's number.
+func (p *Partition) Number() int { return p.grant.Index() }
 
 // Epoch returns the epoch of the lease.
-func (p *Partition) Epoch() uint64 { return 0 }
+func (p *Partition) Epoch() uint64 { return p.grant.Epoch() }
 
 // Member returns the id of this member.
-func (p *Partition) Member() string { return "" }
+func (p *Partition) Member() string { return p.grant.Member() }
 
 // View calls fn with one consistent look at the partition's inputs and the wide
-// ones. fn must not call View, Guard or anything that blocks.
-func (p *Partition) View(fn func(r Reader)) {}
+// ones. fn must not call View or Guard, nor block.
+func (p *Partition) View(fn func(r Reader)) { cache.View(fn, p.cache, p.c.wide) }
 
 // Guard is asked before every side effect of key; nil allows it now. Returned
 // from Reconcile, its errors make the key wait for what was missing:
-// ErrNotHolder, ErrNotSynced, ErrStale, ErrLiveFirst (for Retry on a live read),
-// ErrShadow.
-func (p *Partition) Guard(ctx context.Context, key event.Key, d Danger) error { return nil }
+// ErrNotHolder, ErrNotSynced, ErrStale, ErrLiveFirst (decide again on a live
+// read, call ReadLive, ask again), ErrShadow.
+func (p *Partition) Guard(ctx context.Context, key event.Key, d Danger) error {
+	err := p.guard(ctx, key, d)
+	if err != nil {
+		p.c.metrics.refused(err)
+		return fmt.Errorf("guarding a %s write of %s: %w", d, key, err)
+	}
+	return nil
+}
+
+func (p *Partition) guard(ctx context.Context, key event.Key, d Danger) error {
+	if p.ended.Load() || p.ctx.Err() != nil {
+		return ErrNotHolder
+	}
+	if err := p.grant.Valid(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNotHolder, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	err := p.gate(d)
+	p.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case p.ledger.liveFirst(key):
+		return ErrLiveFirst
+	case p.Shadow():
+		return ErrShadow
+	}
+	return nil
+}
 
 // LiveFirst reports whether what key writes next must be decided on a live read
 // ⚠: the first write after the claim, because a predecessor's last writes may
 // not be in the stream yet (not for a key first seen later), and after a
 // conflict or a write that did not come back. Guard refuses until ReadLive.
-func (p *Partition) LiveFirst(key event.Key) bool { return false }
+func (p *Partition) LiveFirst(key event.Key) bool { return p.ledger.liveFirst(key) }
 
 // ReadLive says that key's caller has read live what it is about to write.
-func (p *Partition) ReadLive(key event.Key) {}
+func (p *Partition) ReadLive(key event.Key) { p.ledger.readLive(key) }
 
 // Wrote says what key has written. Its next run waits until the inputs show
 // each write, or something later; at most Config.WriteWait, then LiveFirst is
-// true. Writes to kinds that are no inputs are not waited for.
-func (p *Partition) Wrote(key event.Key, w protocol.Write) {}
+// true. Writes to kinds that are no inputs are not waited for. It is for the
+// Reconcile of that key to call.
+func (p *Partition) Wrote(key event.Key, w protocol.Write) {
+	if p.cache.Has(w.Kind) || p.c.wide.Has(w.Kind) {
+		p.ledger.wrote(key, w)
+	}
+}
 
 // Changed returns why key runs: the oldest change not reconciled before; false
 // where no event did it (after a claim, a retry timer, Result.After).
-func (p *Partition) Changed(key event.Key) (Cause, bool) { return Cause{}, false }
+func (p *Partition) Changed(key event.Key) (Cause, bool) { return p.ledger.cause(key) }
 
 // Shadow reports whether the role only watches.
-func (p *Partition) Shadow() bool { return false }
+func (p *Partition) Shadow() bool { return p.c.cfg.Mode == ModeShadow }
+
+func newPartition(ctx context.Context, c *Controller, g Grant) *Partition {
+	p := &Partition{
+		c: c, grant: g, ctx: ctx, begun: time.Now(), closed: time.Now(),
+		log:    c.log.With("partition", g.Index(), "epoch", g.Epoch()),
+		ledger: newLedger(),
+		wake:   make(chan struct{}, 1),
+		taking: true,
+		parked: make(map[event.Key]Danger),
+		echoes: make(map[object]map[event.Key]struct{}),
+	}
+	p.feed = c.newFeed(p.log, c.feedOf(g))
+	p.feed.saw = p.ledger.saw
+	p.feed.moved = p.look
+	scope := protocol.Scope{By: c.def.By, Partition: g.Index(), Partitions: c.bus.Partitions()}
+	p.cache = p.feed.fill(scope, c.def.Inputs, p.changed, p.marked)
+	p.reconciler = c.def.New(p)
+	return p
+}
+
+// look makes loop look at the partition.
+func (p *Partition) look() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *Partition) item(key event.Key) item { return item{p, key} }

@@ -32,9 +32,9 @@ type Grant interface {
 	Index() int
 	Epoch() uint64
 	Member() string
-	// Valid reports whether the right still holds, by a clock that counts
-	// suspension.
-	Valid() bool
+	// Valid returns nil while nobody else can hold the right, by a clock that
+	// counts suspension.
+	Valid() error
 	// Draining is closed when the partition is to be handed over.
 	Draining() <-chan struct{}
 }
@@ -43,5 +43,5 @@ type Grant interface {
 // in a goroutine of its own for every partition claimed; ctx ends when it is
 // lost, and it is given up when hold returns.
 type Lease[G Grant] interface {
-	Run(ctx context.Context, hold func(ctx context.Context, g G)) error
+	Run(ctx context.Context, hold func(ctx context.Context, g G) error) error
 }

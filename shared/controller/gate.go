@@ -1,0 +1,136 @@
+package controller
+
+import (
+	"time"
+
+	"github.com/millrace-io/millrace/shared/cache"
+	"github.com/millrace-io/millrace/shared/event"
+)
+
+// complete returns which complete state the inputs are in; false while one is
+// not complete.
+func (p *Partition) complete() (generation, bool) {
+	if !p.cache.Synced() || !p.c.wide.Synced() {
+		return generation{}, false
+	}
+	return generation{p.cache.Generation(), p.c.wide.Generation()}, true
+}
+
+// gate says why no key may be decided now. p.mu is held.
+func (p *Partition) gate(d Danger) error {
+	at, complete := p.complete()
+	if !complete || at != p.opened {
+		return ErrNotSynced
+	}
+	if err := p.c.fresh(p.cache, d); err != nil {
+		return err
+	}
+	return p.c.fresh(p.c.wide, d)
+}
+
+// fresh compares the ages of what c holds with what a write may rest on.
+func (c *Controller) fresh(from *cache.Cache, d Danger) error {
+	for _, kind := range from.Kinds() {
+		age, known := from.Age(kind)
+		if d == Destructive {
+			age, known = from.AgeDestructive(kind)
+		}
+		if limit := c.limit(kind, d); !known || age > limit {
+			return &StaleError{Kind: kind, Danger: d, Age: age, Limit: limit, Known: known}
+		}
+	}
+	return nil
+}
+
+// limit returns how old kind may be for a write.
+func (c *Controller) limit(kind event.Kind, d Danger) time.Duration {
+	own := c.def.Ages[kind]
+	switch {
+	case d == Destructive && own.Destructive > 0:
+		return own.Destructive
+	case d == Destructive:
+		return c.cfg.DestructiveAge
+	case own.Harmless > 0:
+		return own.Harmless
+	default:
+		return c.cfg.HarmlessAge
+	}
+}
+
+// admit decides whether key, popped from the queue, runs now. If not it is
+// dropped for good, or parked until what it lacks has come.
+func (p *Partition) admit(key event.Key) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.taking {
+		return false
+	}
+	if err := p.gate(Harmless); err != nil {
+		p.park(key, Harmless, err)
+		return false
+	}
+	if !p.echoed(key) {
+		return false
+	}
+	p.running++
+	return true
+}
+
+// park makes key wait until the inputs allow a write of danger d. p.mu is held.
+func (p *Partition) park(key event.Key, d Danger, why error) {
+	p.parked[key] = d
+	stale, ok := why.(*StaleError) //nolint:errorlint // gate returns it as it is
+	if !ok {
+		return
+	}
+	p.c.metrics.stale.Inc()
+	if !p.stale {
+		p.stale = true
+		p.log.Warn("input is too old, keys wait", "kind", stale.Kind, "danger", d.String(), "age", stale.Age, "known", stale.Known, "limit", stale.Limit)
+	}
+}
+
+// unpark wakes the parked keys whose writes the inputs allow now.
+func (p *Partition) unpark() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.parked) == 0 || p.gate(Harmless) != nil {
+		return
+	}
+	destructive := p.gate(Destructive) == nil
+	for key, d := range p.parked {
+		if d == Harmless || destructive {
+			delete(p.parked, key)
+			p.c.work.add(p.item(key), live)
+		}
+	}
+	if p.stale && len(p.parked) == 0 {
+		p.stale = false
+		p.log.Info("inputs are fresh again")
+	}
+}
+
+// leave ends the run of a key that was admitted.
+func (p *Partition) leave() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running--
+	if p.running == 0 && p.idle != nil {
+		close(p.idle)
+		p.idle = nil
+	}
+}
+
+// stop takes no more keys; what it returns is closed when none is in hand.
+func (p *Partition) stop() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taking = false
+	idle := make(chan struct{})
+	if p.running == 0 {
+		close(idle)
+		return idle
+	}
+	p.idle = idle
+	return idle
+}

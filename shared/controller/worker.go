@@ -1,0 +1,148 @@
+package controller
+
+import (
+	"errors"
+	"hash/maphash"
+	"time"
+
+	"github.com/millrace-io/millrace/shared/backoff"
+	"github.com/millrace-io/millrace/shared/event"
+)
+
+// patience is how long a key waits that needs an event to go on, before it is
+// looked at without one. Unit: time. Source: ours; the longest backoff.
+const patience = 30 * time.Second
+
+// worker works keys off until the queue is closed.
+func (c *Controller) worker() {
+	for {
+		i, closed := c.work.get()
+		if closed {
+			return
+		}
+		if i.p.admit(i.key) {
+			i.p.run(i.key)
+			i.p.leave()
+		}
+		c.work.done(i)
+	}
+}
+
+// run reconciles one key and settles what becomes of it.
+func (p *Partition) run(key event.Key) {
+	begun := time.Now()
+	if cause := p.ledger.take(key); cause != nil {
+		p.c.metrics.age(*cause, begun)
+	}
+	result, err := p.reconcile(key)
+	p.c.metrics.seconds.Observe(time.Since(begun).Seconds())
+	p.reconciles.Add(1)
+	p.settle(key, result, err)
+}
+
+func (p *Partition) reconcile(key event.Key) (result Result, err error) {
+	defer p.contain(&err)
+	return p.reconciler.Reconcile(p.ctx, key)
+}
+
+// settle says what becomes of a key, by the result of its run. This switch is
+// the only place that does.
+func (p *Partition) settle(key event.Key, result Result, err error) {
+	if err == nil {
+		p.done(key, result, resultOK)
+		p.c.letters.clear(p.c.def.Kind, key)
+		return
+	}
+	if panicked, ok := errors.AsType[*panicError](err); ok {
+		p.log.Error("reconcile panicked", "key", key, "panic", panicked.value, "stack", string(panicked.stack))
+		p.again(key, resultPanic)
+		return
+	}
+	class := classify(err, p.c.def.Classify)
+	switch class {
+	case Conflict:
+		p.c.metrics.conflicts.Inc()
+		p.ledger.mustReadLive(key)
+		p.conflicted(key)
+	case Gone:
+		p.c.count(classes[class])
+		p.ledger.mustReadLive(key)
+		p.pause(key)
+	case Final:
+		p.log.Error("key cannot be processed", "key", key, "err", err)
+		p.c.letters.write(p.c.def.Kind, key, err.Error(), p.Member())
+		p.done(key, Result{}, classes[class])
+	case NotHolder:
+		p.c.count(classes[class])
+		if p.ended.Load() || p.ctx.Err() != nil {
+			p.ledger.back(key)
+			return
+		}
+		p.retry(key, p.ledger.failed(key))
+	case Waiting:
+		p.c.count(classes[class])
+		p.await(key, err)
+	case Shadow:
+		p.done(key, result, classes[class])
+	default:
+		p.log.Debug("reconcile failed", "key", key, "err", err)
+		p.again(key, classes[Retry])
+	}
+}
+
+// done: key is as it should be, or waits for its next event.
+func (p *Partition) done(key event.Key, result Result, as string) {
+	p.c.count(as)
+	p.ledger.done(key)
+	if result.After > 0 {
+		p.c.work.addAfter(p.item(key), result.After)
+	}
+}
+
+// again: key failed and is tried again, for as long as it takes.
+func (p *Partition) again(key event.Key, as string) {
+	p.c.count(as)
+	p.retry(key, p.ledger.failed(key))
+}
+
+// conflicted: the first conflict is answered at once, on a live read; what
+// conflicts again backs off.
+func (p *Partition) conflicted(key event.Key) {
+	p.c.count(classes[Conflict])
+	if n := p.ledger.failed(key); n > 1 {
+		p.retry(key, n-1)
+		return
+	}
+	p.c.work.retry(p.item(key))
+}
+
+func (p *Partition) retry(key event.Key, failures int) {
+	p.c.work.addAfter(p.item(key), backoff.Delay(failures, p.seed(key)))
+}
+
+// seed spreads the retries of keys that failed together.
+func (p *Partition) seed(key event.Key) uint64 { return maphash.Comparable(p.c.seed, key) }
+
+// pause: only an event can help; should it have been missed, a live read will.
+func (p *Partition) pause(key event.Key) {
+	p.ledger.back(key)
+	p.c.work.addAfter(p.item(key), patience)
+}
+
+// await: key waits for the input that Guard found missing, or for whatever the
+// role waits for.
+func (p *Partition) await(key event.Key, err error) {
+	p.ledger.back(key)
+	stale, isStale := errors.AsType[*StaleError](err)
+	if !isStale && !errors.Is(err, ErrNotSynced) {
+		p.c.work.addAfter(p.item(key), patience)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if isStale {
+		p.park(key, stale.Danger, stale)
+	} else {
+		p.parked[key] = Harmless
+	}
+}
