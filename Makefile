@@ -115,6 +115,11 @@ lint: $(GOLANGCI_LINT) $(BUF) ## Style and walls of the Go, style of the wire, a
 		echo "no earlier proto/ to compare the wire with"; \
 	fi
 
+.PHONY: fix
+fix: $(GOLANGCI_LINT) ## Formats, and mends what the linters can mend by themselves.
+	@$(GOLANGCI_LINT) fmt
+	@GOLANGCI_LINT_CACHE=$(CACHE)/golangci-lint $(GOLANGCI_LINT) run --fix
+
 .PHONY: verify
 verify: ## What is generated, formatted or tidied is as git has it.
 	@before=$$($(GENERATED) | git hash-object --stdin-paths | cksum); $(MAKE) generate; \
@@ -149,11 +154,12 @@ demo: build ## The short story: services, pods, a killed replica. DEMO_KEEP=1 le
 	@$(GO) run ./deploy/demo
 
 # The long forms of suites that `test` runs shortly. SUITE_FLAGS go to the test.
+# ROUNDS has no prefix of ours: the binaries refuse a MILLRACE_ they do not know.
 SUITE = $(GO) test -count=1 -v -timeout $(SUITE_TIMEOUT)
 
 .PHONY: faults
 faults: build devcluster ## Nothing is lost while ROUNDS times everything is killed, cut, wiped.
-	@MILLRACE_E2E_ROUNDS=$(ROUNDS) $(SUITE) ./deploy/e2e -run '^TestFaults' $(SUITE_FLAGS)
+	@ROUNDS=$(ROUNDS) $(SUITE) ./deploy/e2e -run '^TestFaults' $(SUITE_FLAGS)
 
 .PHONY: scale
 scale: build devcluster ## Writes per second at 1, 2, 4 and 8 replicas.
@@ -165,7 +171,7 @@ latency: build devcluster ## From pod Ready to slice, beside upstream.
 
 .PHONY: takeover
 takeover: build devcluster ## ROUNDS times a holder is killed or frozen: how long until its keys move on.
-	@MILLRACE_E2E_ROUNDS=$(ROUNDS) $(SUITE) ./deploy/bench -run '^TestTakeover' $(SUITE_FLAGS)
+	@ROUNDS=$(ROUNDS) $(SUITE) ./deploy/bench -run '^TestTakeover' $(SUITE_FLAGS)
 
 .PHONY: explore
 explore: ## Every interleaving of the wire protocol, to the full depth.
