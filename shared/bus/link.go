@@ -32,6 +32,12 @@ type State struct {
 // State returns what is known of the connection.
 func (b *Bus) State() State { return b.link.get() }
 
+// Connected reports whether the connection is up, and since when that is so.
+func (b *Bus) Connected() (since time.Time, ok bool) {
+	s := b.State()
+	return s.Since, s.Connected
+}
+
 // Changes returns a channel that holds a value after each connect and
 // disconnect, and a function that ends this. Changes that come faster than they
 // are read are one value; read State for what became of them.

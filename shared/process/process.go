@@ -181,6 +181,9 @@ func complain(out io.Writer, role string, err error) int {
 	return ExitFailure
 }
 
+// VersionString returns what this binary calls itself.
+func VersionString() string { return version() }
+
 func version() string {
 	if Version != "" {
 		return Version

@@ -1,0 +1,210 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace-io/millrace/shared/kube/kubetest"
+)
+
+// Options say what to run.
+type Options struct {
+	// Dir holds state and logs; it must exist.
+	Dir string
+	// Progress is told what takes long; nil: nobody.
+	Progress io.Writer
+	// Env is added to the environment of every millrace process.
+	Env []string
+	// Partitions of the installation; 0: the default.
+	Partitions int
+}
+
+// Fleet is one installation: an API server, one NATS server, and the members
+// that have been started. Its methods may be called from several goroutines.
+type Fleet struct {
+	Cluster *kubetest.Cluster
+	NATS    *NATS
+
+	opts   Options
+	binary string
+
+	mu      sync.Mutex
+	members []*Member
+}
+
+// Member is one millrace process.
+type Member struct {
+	*Process
+	Role string
+	// URL is where it serves /livez, /readyz and /metrics.
+	URL string
+}
+
+// Start builds the binaries and starts the API server and NATS, no members.
+func Start(ctx context.Context, opts Options) (*Fleet, error) {
+	if opts.Progress == nil {
+		opts.Progress = io.Discard
+	}
+	f := &Fleet{opts: opts}
+	if err := f.build(ctx); err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(opts.Dir, "nats")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("making folder of NATS: %w", err)
+	}
+	var err error
+	if f.NATS, err = startNATS(ctx, filepath.Join(opts.Dir, "nats-server"), dir); err != nil {
+		return nil, err
+	}
+	if f.Cluster, err = kubetest.Launch(ctx, filepath.Join(opts.Dir, "cluster"), opts.Progress); err != nil {
+		f.NATS.Kill()
+		return nil, err
+	}
+	return f, nil
+}
+
+// build makes the two binaries that are ours to build; Go's cache makes that
+// quick.
+func (f *Fleet) build(ctx context.Context) error {
+	root, err := moduleRoot()
+	if err != nil {
+		return err
+	}
+	f.binary = filepath.Join(f.opts.Dir, "millrace")
+	for out, pkg := range map[string]string{
+		f.binary:                                 "./services/millrace",
+		filepath.Join(f.opts.Dir, "nats-server"): "github.com/nats-io/nats-server/v2",
+	} {
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg) //nolint:gosec // ours
+		cmd.Dir = root
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if text, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("building %s: %w\n%s", pkg, err, text)
+		}
+	}
+	return nil
+}
+
+// moduleRoot is the folder of the nearest go.mod upwards.
+func moduleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("finding the module: %w", err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("finding the module: no go.mod above")
+		}
+		dir = parent
+	}
+}
+
+// Member starts one millrace process of a role under a name of its own. It
+// returns once the process serves its telemetry, which is before it is ready.
+func (f *Fleet) Member(ctx context.Context, role, name string, env ...string) (*Member, error) {
+	p, err := start(f.opts.Dir, name, f.binary, []string{role}, f.Env(role, append([]string{"POD_NAME=" + name}, env...)...))
+	if err != nil {
+		return nil, err
+	}
+	m := &Member{Process: p, Role: role}
+	if m.URL, err = m.awaitURL(ctx); err != nil {
+		p.Kill()
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.members = append(f.members, m)
+	return m, nil
+}
+
+// Env is the environment of a process of a role.
+func (f *Fleet) Env(role string, more ...string) []string {
+	env := []string{
+		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"),
+		"MILLRACE_NATS_URL=" + f.NATS.URL,
+		"MILLRACE_LISTEN=127.0.0.1:0",
+		"KUBECONFIG=" + f.Cluster.Kubeconfig(role),
+	}
+	if f.opts.Partitions > 0 {
+		env = append(env, fmt.Sprintf("MILLRACE_NATS_PARTITIONS=%d", f.opts.Partitions))
+	}
+	return append(append(env, f.opts.Env...), more...)
+}
+
+// Run runs an operator's command and returns what it printed.
+func (f *Fleet) Run(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, f.binary, args...) //nolint:gosec // ours
+	cmd.Env = f.Env(kubetest.RoleAdmin)
+	out, err := cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return string(out), fmt.Errorf("running millrace %s: %w: %s", strings.Join(args, " "), err, exit.Stderr)
+	}
+	return string(out), err
+}
+
+// Members returns the members that run.
+func (f *Fleet) Members(role string) []*Member {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []*Member
+	for _, m := range f.members {
+		if m.Role == role && m.Running() {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// Stop stops members, NATS and the API server, in this order.
+func (f *Fleet) Stop(ctx context.Context) error {
+	f.mu.Lock()
+	members := f.members
+	f.members = nil
+	f.mu.Unlock()
+	var wg sync.WaitGroup
+	errs := make([]error, len(members))
+	for i, m := range members {
+		wg.Go(func() {
+			_ = m.Thaw() // a frozen process cannot be asked
+			if m.Running() {
+				errs[i] = m.Process.Stop(ctx)
+			}
+		})
+	}
+	wg.Wait()
+	f.NATS.Kill()
+	return errors.Join(append(errs, f.Cluster.Stop())...)
+}
+
+// awaitURL waits for the log line that tells the address.
+func (m *Member) awaitURL(ctx context.Context) (string, error) {
+	for {
+		for line := range strings.Lines(m.Output()) {
+			var entry struct{ Msg, Address string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "telemetry serves" {
+				return "http://" + entry.Address, nil
+			}
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-m.done:
+			return "", fmt.Errorf("starting %s: it ended: %s", m.Name, m.Output())
+		case <-ctx.Done():
+			return "", fmt.Errorf("starting %s: %w", m.Name, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package endpoints
+
+import (
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-io/millrace/shared/cache"
+	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/kube"
+)
+
+const (
+	pods      event.Kind = "pods"
+	services  event.Kind = "services"
+	nodes     event.Kind = "nodes"
+	sliceKind event.Kind = "endpointslices.discovery.k8s.io"
+
+	// projection is the oldest projection that carries what this role reads.
+	projection = 1
+
+	byNode    = "node"    // pods by spec.nodeName
+	byPod     = "pod"     // slices by the names of the pods they point to
+	byService = "service" // slices by the service they belong to
+)
+
+// partitionInputs are the kinds of which a holder reads its partition.
+func partitionInputs() []cache.Input {
+	return []cache.Input{
+		{Kind: services, Projection: projection, Decode: decode[corev1.Service]},
+		{
+			Kind: pods, Projection: projection, Decode: decode[corev1.Pod],
+			Indexes: map[string]func(any) []string{byNode: nodeOfPod},
+		},
+		{
+			Kind: sliceKind, Projection: projection, Decode: decode[discoveryv1.EndpointSlice],
+			Indexes: map[string]func(any) []string{byPod: podsOfSlice, byService: serviceOfSlice},
+		},
+	}
+}
+
+// wideInputs are the kinds that every member reads whole.
+func wideInputs() []cache.Input {
+	return []cache.Input{{Kind: nodes, Projection: projection, Decode: decode[corev1.Node]}}
+}
+
+// decode reads a message's body. The resourceVersion travels in the envelope
+// alone, so that a change of nothing else is not published.
+func decode[T any, P interface {
+	*T
+	metav1.Object
+}](m event.Message) (any, error) {
+	obj := new(T)
+	if err := kube.Decode(m.Body, obj); err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", m.Kind, m.Key, err)
+	}
+	P(obj).SetResourceVersion(strconv.FormatUint(m.Version, 10))
+	return P(obj), nil
+}
+
+func nodeOfPod(obj any) []string {
+	if p := obj.(*corev1.Pod); p.Spec.NodeName != "" {
+		return []string{p.Spec.NodeName}
+	}
+	return nil
+}
+
+func serviceOfSlice(obj any) []string {
+	slice := obj.(*discoveryv1.EndpointSlice)
+	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" {
+		return []string{event.Key{Namespace: slice.Namespace, Name: name}.String()}
+	}
+	return nil
+}
+
+func podsOfSlice(obj any) []string {
+	s := obj.(*discoveryv1.EndpointSlice)
+	if _, ok := ours(s); !ok {
+		return nil
+	}
+	out := make([]string, 0, len(s.Endpoints))
+	for i := range s.Endpoints {
+		if ref := s.Endpoints[i].TargetRef; ref != nil && ref.Kind == "Pod" {
+			out = append(out, event.Key{Namespace: s.Namespace, Name: ref.Name}.String())
+		}
+	}
+	return out
+}

@@ -1,0 +1,69 @@
+// Package endpoints keeps Services' EndpointSlices true to their pods.
+//
+// It runs in any number of replicas, each of which holds some namespaces. What
+// it decides is the published library k8s.io/endpointslice; what the library's
+// writes lack (preconditions, names that two owners agree on, the frame's
+// questions) a guarded client adds.
+package endpoints
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/component-base/metrics/legacyregistry"
+	librarymetrics "k8s.io/endpointslice/metrics"
+
+	"github.com/millrace-io/millrace/shared/cache"
+	"github.com/millrace-io/millrace/shared/controller"
+	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/kube"
+	"github.com/millrace-io/millrace/shared/process"
+	"github.com/millrace-io/millrace/shared/protocol"
+	sharedrole "github.com/millrace-io/millrace/shared/role"
+)
+
+// Run serves until ctx ends, then hands its partitions over.
+func Run(ctx context.Context, env *process.Env) error {
+	var cfg Config
+	if err := env.Load(&cfg); err != nil {
+		return err
+	}
+	edges, err := sharedrole.Connect(ctx, env, role, cfg.Bus, cfg.Kube)
+	if err != nil {
+		return err
+	}
+	defer edges.Close()
+	events, stop := recorder(edges.API)
+	defer stop()
+	librarymetrics.RegisterMetrics()
+	env.Telemetry.Gather(legacyregistry.DefaultGatherer)
+
+	s := newEndpointSlices(edges.API.Client(), cfg.Policy, events, newMetrics(env.Registry))
+	return edges.Run(ctx, cfg.Controller, s.definition())
+}
+
+func (s *endpointSlices) definition() controller.Definition {
+	return controller.Definition{
+		Role:   role,
+		By:     protocol.ByNamespace,
+		Kind:   services,
+		Inputs: partitionInputs(),
+		Wide:   wideInputs(),
+		Keys: func(p *controller.Partition, c cache.Change) []event.Key {
+			return keys(p, c, &s.own)
+		},
+		All:      func(p *controller.Partition) []event.Key { return all(p) },
+		New:      s.forPartition,
+		Classify: classify,
+	}
+}
+
+// recorder writes events to the API server until stop is called.
+func recorder(api *kube.API) (events record.EventRecorder, stop func()) {
+	b := record.NewBroadcaster()
+	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: api.Client().CoreV1().Events("")})
+	return b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component}), b.Shutdown
+}

@@ -1,0 +1,87 @@
+package endpoints
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/kube"
+)
+
+// guardKey is where a reconcile's guard travels in its context: the library's
+// client is one for all services.
+type guardKey struct{}
+
+func withGuard(ctx context.Context, guard kube.Guard) context.Context {
+	return context.WithValue(ctx, guardKey{}, guard)
+}
+
+// askGuard asks the guard of the reconcile that a write belongs to.
+func askGuard(ctx context.Context) error {
+	guard, ok := ctx.Value(guardKey{}).(kube.Guard)
+	if !ok {
+		return kube.ErrRefused
+	}
+	return guard(ctx)
+}
+
+// knownServices are the services a holder has decided about.
+type knownServices struct {
+	mu   sync.Mutex
+	keys map[event.Key]struct{}
+}
+
+// add reports whether the key is new.
+func (k *knownServices) add(key event.Key) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.keys == nil {
+		k.keys = make(map[event.Key]struct{})
+	}
+	_, known := k.keys[key]
+	k.keys[key] = struct{}{}
+	return !known
+}
+
+func (k *knownServices) remove(key event.Key) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.keys, key)
+}
+
+func (k *knownServices) all() []event.Key {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Collect(maps.Keys(k.keys))
+}
+
+// ownWrites are the versions that our writes returned, until they come back: an
+// event that shows our own write and nothing else wakes nobody. An input that
+// changed meanwhile woke the service itself.
+type ownWrites struct {
+	mu       sync.Mutex
+	versions map[event.Key]uint64
+}
+
+func (o *ownWrites) note(ref kube.Ref) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.versions == nil {
+		o.versions = make(map[event.Key]uint64)
+	}
+	o.versions[ref.Key] = max(o.versions[ref.Key], ref.Version)
+}
+
+// take reports whether a slice's version is the last one we wrote, and forgets
+// it once that or something later has come.
+func (o *ownWrites) take(key event.Key, version uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	last, ok := o.versions[key]
+	if ok && version >= last {
+		delete(o.versions, key)
+	}
+	return ok && version == last
+}

@@ -1,0 +1,91 @@
+package operator
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// Render writes the status as tables.
+func Render(w io.Writer, s Status) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "cluster %s\tpartitions %d\tbus %s\n\n", s.Cluster, s.Partitions, s.Bus)
+	renderRoles(t, s.Roles)
+	renderMembers(t, s.Roles)
+	renderKinds(t, s.Kinds)
+	renderLetters(t, s.DeadLetters)
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("writing status: %w", err)
+	}
+	return nil
+}
+
+func renderRoles(w io.Writer, roles []RoleStatus) {
+	fmt.Fprintln(w, "ROLE\tMEMBERS\tHELD\tBACKLOG\tOLDEST\tHEAVIEST (OBJECTS)")
+	for _, r := range roles {
+		held := fmt.Sprint(r.Held)
+		if r.Units > 0 {
+			held = fmt.Sprintf("%d/%d", r.Held, r.Units)
+		}
+		backlog := fmt.Sprint(r.Backlog)
+		if r.Backlog < 0 {
+			backlog = "?"
+		}
+		var heavy []string
+		for _, u := range r.Heaviest {
+			heavy = append(heavy, fmt.Sprintf("%s (%d)", u.Unit, u.Objects))
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\n", r.Role, len(r.Members), held, backlog, seconds(r.OldestSeconds), strings.Join(heavy, ", "))
+	}
+	fmt.Fprintln(w)
+}
+
+func renderMembers(w io.Writer, roles []RoleStatus) {
+	fmt.Fprintln(w, "MEMBER\tROLE\tHOST\tAGE\tMEMORY\tHOLDS\tREADY")
+	for _, r := range roles {
+		for _, m := range r.Members {
+			ready := "yes"
+			if len(m.NotReady) > 0 {
+				ready = "no: " + strings.Join(m.NotReady, "; ")
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\n", m.ID, r.Role, m.Host, seconds(m.AgeSeconds), m.ResidentBytes>>20, units(m.Units), ready)
+		}
+	}
+	fmt.Fprintln(w)
+}
+
+func renderKinds(w io.Writer, kinds []KindStatus) {
+	fmt.Fprintln(w, "KIND\tREAD BY\tSYNCED\tAGE\tUP TO\tOBJECTS\tPROBLEM")
+	for _, k := range kinds {
+		synced := fmt.Sprint(k.Synced)
+		if k.Absent {
+			synced = "absent"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", k.Kind, k.Role, synced, seconds(k.AgeSeconds), k.Upto, k.Objects, k.Problem)
+	}
+}
+
+func renderLetters(w io.Writer, letters []DeadLetter) {
+	if len(letters) == 0 {
+		return
+	}
+	fmt.Fprintln(w, "\nDEAD LETTER\tROLE\tKIND\tSINCE\tREASON")
+	for _, l := range letters {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", l.Key, l.Role, l.Kind, l.At.Format(time.RFC3339), l.Reason)
+	}
+}
+
+// units lists what a member holds: partitions as ranges, kinds by name.
+func units(us []UnitStatus) string {
+	names := make([]string, len(us))
+	for i, u := range us {
+		names[i] = u.Unit
+	}
+	return strings.Join(names, " ")
+}
+
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(10 * time.Millisecond).String()
+}
