@@ -71,6 +71,10 @@ var rooms = map[string]room{
 	"shared/controller": {floor: 3, may: join(below, ours("shared/lease", "shared/cache"), workqueue, instruments, tracing, xsync)},
 	"shared/process":    {floor: 3, may: join(ours("shared/telemetry"), settings, instruments, tracing, xsync)},
 
+	// Wiring that every controller shares: it meets edges and frame, as a service
+	// does, and nothing below knows it.
+	"shared/role": {floor: 4, may: join(below, ours("shared/bus", "shared/kube", "shared/telemetry",
+		"shared/lease", "shared/cache", "shared/controller", "shared/process"), instruments, tracing, settings, xsync)},
 	"services/*": {floor: 4, may: join(ours("proto/", "shared/"), protobuf, kubernetes, instruments, tracing, settings, xsync)},
 
 	"services/millrace": {floor: 5, anything: true},
@@ -86,7 +90,7 @@ var rooms = map[string]room{
 // outside is how one sees millrace from outside: as running binaries, through
 // the API server, the bus and the metrics.
 var outside = join(below, kits, kubernetes, nats, xsync,
-	[]string{"github.com/prometheus/common/expfmt", "github.com/prometheus/client_model/go"})
+	[]string{"github.com/prometheus/common/expfmt", "github.com/prometheus/common/model", "github.com/prometheus/client_model/go"})
 
 // Tests may use more than the code beside them, so that an edge can be shown to
 // satisfy the interface a frame names; but a pure room is tested by pure means,
