@@ -1,0 +1,120 @@
+package watcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/millrace-io/millrace/shared/backoff"
+	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/lease"
+	"github.com/millrace-io/millrace/shared/protocol"
+)
+
+const (
+	// historyPause is how long a kind whose history went back waits before it
+	// looks again: only an operator can mend that. Unit: time.
+	historyPause = 10 * time.Second
+	// stable is how long a run lasts before earlier failures are forgotten.
+	// Unit: time.
+	stable = 30 * time.Second
+)
+
+// restartPolicy paces the runs of a kind that end by themselves.
+var restartPolicy = backoff.Policy{Base: 200 * time.Millisecond, Max: 5 * time.Second}
+
+// kindOf is one kind of this watcher, held or not.
+type kindOf struct {
+	kind         event.Kind
+	metadataOnly bool
+	metrics      *kindMetrics
+	status       *kindStatus
+}
+
+// holder publishes the kinds that the lease grants.
+type holder struct {
+	bus    stream
+	api    server
+	log    *slog.Logger
+	keeper *keeper
+	kinds  map[event.Kind]kindOf
+}
+
+// hold publishes one kind until its grant is drained or lost.
+func (h *holder) hold(ctx context.Context, g *lease.Grant) error {
+	return h.publish(ctx, h.kinds[event.Kind(g.Unit())], g)
+}
+
+// publish runs the kind's owner, again and again if it ends by itself.
+func (h *holder) publish(ctx context.Context, k kindOf, g grant) error {
+	k.status.take(g.Epoch())
+	defer k.status.giveUp()
+	defer k.metrics.idle()
+	var counter uint64 // of bookmarks: it must grow over all runs of an epoch
+	for failures := 0; !over(ctx, g); {
+		k.status.say("the streams are not in order")
+		if h.keeper.await(ctx, g.Draining()) != nil {
+			break
+		}
+		begun := time.Now()
+		o := newOwner(k, checked{g, h.keeper}, h.bus, h.api, h.log, h.keeper.missing)
+		o.marks.base = counter
+		err := o.run(ctx)
+		counter = max(counter, o.marks.highest)
+		if over(ctx, g) {
+			break
+		}
+		if failures++; time.Since(begun) > stable {
+			failures = 1
+		}
+		h.setback(ctx, k, g, failures, err)
+	}
+	return nil
+}
+
+// setback waits before the next run, and says why.
+func (h *holder) setback(ctx context.Context, k kindOf, g grant, failures int, err error) {
+	delay := restartPolicy.Delay(failures, g.Epoch())
+	if errors.Is(err, protocol.ErrHistory) {
+		delay = historyPause
+		err = fmt.Errorf("%w; `millrace bus reset` rebuilds the bus from this API server", err)
+	}
+	h.log.Warn("kind has stopped, starting it anew", "kind", string(k.kind), "epoch", g.Epoch(), "err", err, "wait", delay)
+	k.metrics.idle()
+	k.status.note(func() { k.status.waits, k.status.problem, k.status.marked = err.Error(), "", time.Time{} })
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-g.Draining():
+	case <-timer.C:
+	}
+}
+
+// over reports whether the grant is lost or to be given up.
+func over(ctx context.Context, g grant) bool {
+	select {
+	case <-ctx.Done():
+		return true
+	case <-g.Draining():
+		return true
+	default:
+		return false
+	}
+}
+
+// checked is a grant that is worth nothing while the streams are not ours to
+// write to.
+type checked struct {
+	grant
+	keeper *keeper
+}
+
+func (c checked) Valid() error {
+	if err := c.keeper.refusal(); err != nil {
+		return err
+	}
+	return c.grant.Valid()
+}
