@@ -85,7 +85,7 @@ func (f *Fleet) build(ctx context.Context) error {
 		f.binary:                                 "./services/millrace",
 		filepath.Join(f.opts.Dir, "nats-server"): "github.com/nats-io/nats-server/v2",
 	} {
-		cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg) //nolint:gosec // ours
+		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", out, pkg) //nolint:gosec // ours
 		cmd.Dir = root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := cmd.CombinedOutput(); err != nil {

@@ -29,7 +29,7 @@ var roles = map[string]func(ctx context.Context, env *process.Env) error{
 // settings are the configuration structs of all roles and commands: a variable
 // with our prefix that none of them reads is refused.
 func settings() []any {
-	return []any{&watcher.Config{}, &endpoints.Config{}, &operator.Config{}}
+	return []any{&process.Settings{}, &watcher.Config{}, &endpoints.Config{}, &operator.Config{}}
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
