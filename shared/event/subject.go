@@ -116,6 +116,9 @@ func ParseSubject(root, s string) (Place, error) {
 		if p.Key.Namespace, err = decode(tokens[3]); err != nil {
 			return Place{}, fmt.Errorf("parsing subject %q: %w", s, err)
 		}
+		if p.Key.Namespace == "" {
+			return Place{}, fmt.Errorf("parsing subject %q: no namespace is spelled %q", s, noNamespace)
+		}
 	}
 	if p.Key.Name, err = decode(tokens[4]); err != nil {
 		return Place{}, fmt.Errorf("parsing subject %q: %w", s, err)
