@@ -131,6 +131,9 @@ func (f *Fleet) Member(ctx context.Context, role, name string, env ...string) (*
 	return m, nil
 }
 
+// Binary returns the path of the millrace binary.
+func (f *Fleet) Binary() string { return f.binary }
+
 // Env is the environment of a process of a role.
 func (f *Fleet) Env(role string, more ...string) []string {
 	env := []string{
