@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,7 +36,7 @@ type endpointSlices struct {
 	events   record.EventRecorder
 	nodes    *nodeLister
 	metrics  *metrics
-	own      ownWrites
+	own      sync.Map // *controller.Partition → *ownWrites
 }
 
 func newEndpointSlices(api kubernetes.Interface, cfg policy, events record.EventRecorder, m *metrics) *endpointSlices {
@@ -58,7 +59,8 @@ func newEndpointSlices(api kubernetes.Interface, cfg policy, events record.Event
 // reconciler works on one partition.
 type reconciler struct {
 	*endpointSlices
-	p *controller.Partition
+	p   *controller.Partition
+	own *ownWrites
 	// known are the services whose trigger times this holder follows; before
 	// that the slices themselves say how far a predecessor came.
 	known knownServices
@@ -66,8 +68,17 @@ type reconciler struct {
 
 // forPartition is called for every partition that is claimed.
 func (s *endpointSlices) forPartition(p *controller.Partition) controller.Reconciler {
-	s.nodes.use(p)
-	return &reconciler{endpointSlices: s, p: p}
+	r := &reconciler{endpointSlices: s, p: p, own: &ownWrites{}}
+	s.own.Store(p, r.own)
+	return r
+}
+
+// ownOf returns the writes of a partition that have not come back.
+func (s *endpointSlices) ownOf(p *controller.Partition) *ownWrites {
+	if own, ok := s.own.Load(p); ok {
+		return own.(*ownWrites) //nolint:forcetypeassert // forPartition stores nothing else
+	}
+	return &ownWrites{}
 }
 
 // Close forgets the services of a partition that is no longer ours, so that two
@@ -76,6 +87,7 @@ func (r *reconciler) Close() error {
 	for _, key := range r.known.all() {
 		r.forget(key)
 	}
+	r.endpointSlices.own.Delete(r.p)
 	return nil
 }
 
@@ -91,6 +103,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (controller.R
 	case !wanted(snap.Service):
 		return controller.Result{}, nil
 	}
+	r.nodes.use(r.p)
 	trigger := r.trigger(key, snap)
 	err := r.apply(ctx, key, snap, trigger)
 	if errors.Is(err, controller.ErrLiveFirst) {

@@ -53,7 +53,7 @@ func (s *endpointSlices) definition() controller.Definition {
 		Inputs: partitionInputs(),
 		Wide:   wideInputs(),
 		Keys: func(p *controller.Partition, c cache.Change) []event.Key {
-			return keys(p, c, &s.own)
+			return keys(p, c, s.ownOf(p))
 		},
 		All:      func(p *controller.Partition) []event.Key { return all(p) },
 		New:      s.forPartition,
