@@ -156,8 +156,11 @@ func refusedByPolicy(message string) bool {
 }
 
 // uidDiffers recognises a failed UID precondition. The API server sends it as
-// any other conflict; only its words tell (storage.Preconditions.Check).
-func uidDiffers(message string) bool { return strings.Contains(message, "UID in precondition: ") }
+// any other conflict; only its words tell: those of a deletion (registry/rest,
+// BeforeDelete) and of the storage (Preconditions.Check), v1.37.
+func uidDiffers(message string) bool {
+	return strings.Contains(message, "the UID in the precondition (") || strings.Contains(message, "UID in precondition: ")
+}
 
 // uidImmutable recognises a patch whose UID is not the object's: validation
 // refuses to change metadata.uid.

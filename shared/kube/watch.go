@@ -246,7 +246,7 @@ func (w *Watch) listAndWatch(ctx context.Context) error {
 	default:
 	}
 	var watchdog sync.WaitGroup
-	watchdog.Go(func() { w.watchdog(ctx, cancel) })
+	watchdog.Go(func() { w.watchdogSince(ctx, cancel, time.Now()) })
 	defer watchdog.Wait()
 	defer cancel(nil)
 
@@ -270,10 +270,9 @@ func (w *Watch) listAndWatch(ctx context.Context) error {
 
 var errRelist = errors.New("relisting on request")
 
-// watchdog ends a list-and-watch that has fallen silent or was asked to relist.
-// A consumer that takes its time is not silence.
-func (w *Watch) watchdog(ctx context.Context, cancel context.CancelCauseFunc) {
-	began := time.Now()
+// watchdogSince ends a list-and-watch that began then, when it has fallen silent
+// or was asked to relist. A consumer that takes its time is not silence.
+func (w *Watch) watchdogSince(ctx context.Context, cancel context.CancelCauseFunc, began time.Time) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
