@@ -26,6 +26,9 @@ type Options struct {
 	Env []string
 	// Partitions of the installation; 0: the default.
 	Partitions int
+	// MaxPayload is the largest message NATS takes, as in its configuration;
+	// empty: 4MB. NATS.MaxPayload changes it at a restart.
+	MaxPayload string
 }
 
 // Fleet is one installation: an API server, one NATS server, and the members
@@ -63,7 +66,7 @@ func Start(ctx context.Context, opts Options) (*Fleet, error) {
 		return nil, fmt.Errorf("making folder of NATS: %w", err)
 	}
 	var err error
-	if f.NATS, err = startNATS(ctx, filepath.Join(opts.Dir, "nats-server"), dir); err != nil {
+	if f.NATS, err = startNATS(ctx, filepath.Join(opts.Dir, "nats-server"), dir, opts.MaxPayload); err != nil {
 		return nil, err
 	}
 	if f.Cluster, err = kubetest.Launch(ctx, filepath.Join(opts.Dir, "cluster"), opts.Progress); err != nil {
@@ -80,6 +83,9 @@ func (f *Fleet) build(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := lookAtSources(root); err != nil {
+		return err
+	}
 	f.binary = filepath.Join(f.opts.Dir, "millrace")
 	for out, pkg := range map[string]string{
 		f.binary:                                 "./services/millrace",
@@ -90,6 +96,27 @@ func (f *Fleet) build(ctx context.Context) error {
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("building %s: %w\n%s", pkg, err, text)
+		}
+	}
+	return nil
+}
+
+// lookAtSources looks at everything the binaries are built from, so that the
+// cache of `go test`, which sees what a test looks at but not what its children
+// read, does not repeat an old result when the product has changed.
+func lookAtSources(root string) error {
+	for _, room := range []string{"go.mod", "go.sum", "proto", "shared", "services", filepath.Join("deploy", "devcluster")} {
+		err := filepath.WalkDir(filepath.Join(root, room), func(path string, _ os.DirEntry, err error) error {
+			if err == nil && !strings.HasSuffix(path, "_test.go") {
+				_, err = os.Stat(path)
+			}
+			if errors.Is(err, os.ErrNotExist) {
+				return nil // an editor's passing file
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("looking at the sources: %w", err)
 		}
 	}
 	return nil
@@ -150,13 +177,33 @@ func (f *Fleet) Env(role string, more ...string) []string {
 
 // Run runs an operator's command and returns what it printed.
 func (f *Fleet) Run(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, f.binary, args...) //nolint:gosec // ours
-	cmd.Env = f.Env(kubetest.RoleAdmin)
-	out, err := cmd.Output()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return string(out), fmt.Errorf("running millrace %s: %w: %s", strings.Join(args, " "), err, exit.Stderr)
+	r := f.Exec(ctx, f.Env(kubetest.RoleAdmin), args...)
+	if r.Code != 0 {
+		return r.Out, fmt.Errorf("running millrace %s: exit %d: %s", strings.Join(args, " "), r.Code, r.Complaints)
 	}
-	return string(out), err
+	return r.Out, nil
+}
+
+// Result is how a command ended.
+type Result struct {
+	Out, Complaints string
+	// Code is the exit code; negative if there was none.
+	Code int
+}
+
+// Exec runs the binary in exactly this environment until it ends by itself.
+func (f *Fleet) Exec(ctx context.Context, env []string, args ...string) Result {
+	var out, complaints strings.Builder
+	cmd := exec.CommandContext(ctx, f.binary, args...) //nolint:gosec // ours
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, &out, &complaints
+	err := cmd.Run()
+	r := Result{Out: out.String(), Complaints: complaints.String(), Code: -1}
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		r.Code = exit.ExitCode()
+	} else if err == nil {
+		r.Code = 0
+	}
+	return r
 }
 
 // Members returns the members that run.

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,9 @@ type NATS struct {
 	*Process
 	// URL is where clients connect.
 	URL string
+	// MaxPayload is the largest message, as in the server's configuration; a
+	// change counts from the next Restart.
+	MaxPayload string
 
 	binary, dir, config string
 }
@@ -23,14 +27,17 @@ type NATS struct {
 const natsConfig = `# One server for development: JetStream on files, objects up to 4 MiB.
 server_name: %q
 listen: "%s"
-max_payload: 4MB
+max_payload: %s
 ports_file_dir: %q
 jetstream { store_dir: %q }
 `
 
 // startNATS starts a server on a port of its own choice.
-func startNATS(ctx context.Context, binary, dir string) (*NATS, error) {
-	n := &NATS{binary: binary, dir: dir, config: filepath.Join(dir, "nats.conf")}
+func startNATS(ctx context.Context, binary, dir, maxPayload string) (*NATS, error) {
+	n := &NATS{
+		MaxPayload: cmp.Or(maxPayload, "4MB"),
+		binary:     binary, dir: dir, config: filepath.Join(dir, "nats.conf"),
+	}
 	if err := n.run(ctx, "127.0.0.1:-1"); err != nil {
 		return nil, err
 	}
@@ -38,7 +45,7 @@ func startNATS(ctx context.Context, binary, dir string) (*NATS, error) {
 }
 
 func (n *NATS) run(ctx context.Context, listen string) error {
-	text := fmt.Sprintf(natsConfig, "nats", listen, n.dir, n.store())
+	text := fmt.Sprintf(natsConfig, "nats", listen, n.MaxPayload, n.dir, n.store())
 	if err := os.WriteFile(n.config, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("writing configuration of NATS: %w", err)
 	}

@@ -1,0 +1,80 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+)
+
+// Status is what `millrace status -o json` prints, as far as anybody here reads
+// it.
+type Status struct {
+	Cluster    string `json:"cluster"`
+	Partitions int    `json:"partitions"`
+	Bus        string `json:"bus"`
+	Roles      []struct {
+		Role    string `json:"role"`
+		Held    int    `json:"held"`
+		Members []struct {
+			ID       string   `json:"id"`
+			Host     string   `json:"host"`
+			NotReady []string `json:"notReady"`
+			Units    []struct {
+				Unit       string `json:"unit"`
+				Epoch      uint64 `json:"epoch"`
+				Synced     bool   `json:"synced"`
+				Objects    uint64 `json:"objects"`
+				Queued     uint64 `json:"queued"`
+				Reconciles uint64 `json:"reconciles"`
+			} `json:"units"`
+		} `json:"members"`
+	} `json:"roles"`
+	Kinds []struct {
+		Kind    string `json:"kind"`
+		Role    string `json:"role"`
+		Objects uint64 `json:"objects"`
+		Synced  bool   `json:"synced"`
+		Problem string `json:"problem"`
+	} `json:"kinds"`
+	DeadLetters []struct {
+		Role, Kind, Key, Reason string
+	} `json:"deadLetters"`
+}
+
+// Status asks the installation.
+func (f *Fleet) Status(ctx context.Context) (s Status, err error) {
+	out, err := f.Run(ctx, "status", "-o", "json")
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		return s, fmt.Errorf("reading the status: %w", err)
+	}
+	return s, nil
+}
+
+// Objects is how many objects of a kind the members of a role know.
+func (s Status) Objects(role, kind string) (n uint64, ok bool) {
+	for _, k := range s.Kinds {
+		if k.Role == role && k.Kind == kind {
+			return k.Objects, k.Synced
+		}
+	}
+	return 0, false
+}
+
+// Holders says which host holds each unit of a role.
+func (s Status) Holders(role string) map[string]string {
+	out := make(map[string]string)
+	for _, r := range s.Roles {
+		if r.Role != role {
+			continue
+		}
+		for _, m := range r.Members {
+			for _, u := range m.Units {
+				out[u.Unit] = m.Host
+			}
+		}
+	}
+	return out
+}
