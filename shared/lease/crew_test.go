@@ -43,8 +43,10 @@ type hand struct {
 	boat *boat
 	reg  *prometheus.Registry
 	dead *atomic.Bool
-	stop func() // asks Run to end
-	done chan struct{}
+	// suspended is time that only the clock which counts suspension has seen.
+	suspended *atomic.Int64
+	stop      func() // asks Run to end
+	done      chan struct{}
 }
 
 func newCrew(t *testing.T, units int) *crew {
@@ -61,14 +63,14 @@ func (c *crew) join(change ...func(*Config)) *hand {
 	for _, fn := range change {
 		fn(&cfg)
 	}
-	h := &hand{boat: c.sea.boat(), dead: &atomic.Bool{}, reg: prometheus.NewRegistry(), stop: cancel, done: make(chan struct{})}
+	h := &hand{boat: c.sea.boat(), dead: &atomic.Bool{}, suspended: &atomic.Int64{}, reg: prometheus.NewRegistry(), stop: cancel, done: make(chan struct{})}
 	var log *slog.Logger
 	if os.Getenv("LEASE_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	h.Lease = New(cfg, h.boat, h.boat, log, h.reg)
 	begun := time.Now()
-	h.boot = func() time.Duration { return time.Since(begun) }
+	h.boot = func() time.Duration { return time.Since(begun) + time.Duration(h.suspended.Load()) }
 	c.mu.Lock()
 	c.hands = append(c.hands, h)
 	c.mu.Unlock()
@@ -94,6 +96,13 @@ func (c *crew) joinMany(n int) []*hand {
 func (h *hand) leave() {
 	h.stop()
 	<-h.done
+}
+
+// freeze is SIGSTOP, thaw SIGCONT.
+func (c *crew) freeze(h *hand) (thaw func()) {
+	thaw = h.boat.freeze()
+	c.t.Cleanup(thaw)
+	return thaw
 }
 
 // die is SIGKILL: the connection is gone, and nothing is ever sent again.

@@ -68,7 +68,7 @@ func TestAFrozenMemberIsOnlyFoundByItsTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, hands := settled(t, 3, 32)
 		before := time.Now()
-		thaw := hands[1].boat.freeze()
+		thaw := c.freeze(hands[1])
 		frozen := hands[1].Member()
 		time.Sleep(3 * time.Second)
 		if n := evictions(hands); n != 0 || c.sea.claims(before) != 0 {
@@ -98,9 +98,9 @@ func TestAFrozenMemberIsOnlyFoundByItsTTL(t *testing.T) {
 func TestTheLivingAreNotTakenFromByOneWhoDoesNotHear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, hands := settled(t, 2, 8)
-		hands[0].boat.setDeaf(true)
+		c.sea.change(func() { hands[0].boat.deaf = true })
 		time.Sleep(3 * protocol.MemberTTL)
-		hands[0].boat.setDeaf(false)
+		c.sea.change(func() { hands[0].boat.deaf = false })
 		time.Sleep(time.Second)
 		if n := evictions(hands); n != 0 {
 			t.Errorf("%v evictions of the living", n)
@@ -119,38 +119,41 @@ func TestAfterARestartTheFirstOneBackTakesNothing(t *testing.T) {
 		"much longer than a TTL":      30 * time.Second,
 		"ten minutes, keys preserved": 10 * time.Minute,
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, hands := settled(t, 8, 32)
-				before := time.Now()
-				setAshore(c.sea, true)
-				for _, h := range hands {
-					h.boat.cut()
-				}
-				time.Sleep(outage)
-				hands[5].boat.mend()
-				time.Sleep(500 * time.Millisecond)
-				for _, h := range hands {
-					if h != hands[5] {
-						h.boat.mend()
-					}
-				}
-				setAshore(c.sea, false)
-				time.Sleep(10 * time.Second)
-				if n := evictions(hands); n != 0 || c.sea.claims(before) != 0 {
-					t.Errorf("%v evictions, %d claims", n, c.sea.claims(before))
-				}
-				c.wantBalanced(8)
-				c.wantNothingStolen()
+		for feeds, quiet := range map[string]bool{"feeds are broken": false, "feeds go on": true} {
+			t.Run(name+", "+feeds, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { restart(t, outage, quiet) })
 			})
-		})
+		}
 	}
 }
 
-func setAshore(s *sea, ashore bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ashore = ashore
+func restart(t *testing.T, outage time.Duration, quiet bool) {
+	c, hands := settled(t, 8, 32)
+	before := time.Now()
+	c.sea.change(func() {
+		c.sea.ashore = true
+		for _, h := range hands {
+			h.boat.quiet = quiet
+		}
+	})
+	for _, h := range hands {
+		h.boat.cut()
+	}
+	time.Sleep(outage)
+	hands[5].boat.mend()
+	time.Sleep(500 * time.Millisecond)
+	for _, h := range hands {
+		if h != hands[5] {
+			h.boat.mend()
+		}
+	}
+	c.sea.change(func() { c.sea.ashore = false })
+	time.Sleep(10 * time.Second)
+	if n := evictions(hands); n != 0 || c.sea.claims(before) != 0 {
+		t.Errorf("%v evictions, %d claims", n, c.sea.claims(before))
+	}
+	c.wantBalanced(8)
+	c.wantNothingStolen()
 }
 
 // When the keys have run out during an outage everybody rejoins, and nobody
@@ -158,6 +161,7 @@ func setAshore(s *sea, ashore bool) {
 func TestAfterAnOutageLongerThanATTLEverybodyRejoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, hands := settled(t, 8, 32)
+		before := time.Now()
 		for _, h := range hands {
 			h.boat.cut()
 		}
@@ -169,6 +173,9 @@ func TestAfterAnOutageLongerThanATTLEverybodyRejoins(t *testing.T) {
 		took := c.awaitHeld(5 * time.Second)
 		t.Logf("all units held %s after the last one was back", took)
 		time.Sleep(3 * time.Second)
+		if n := c.sea.claims(before); n > 36 {
+			t.Errorf("%d claims of 32 units, want them shared at once", n)
+		}
 		c.wantBalanced(8)
 		c.wantNothingStolen()
 		c.wantNoOverlap()
@@ -211,7 +218,7 @@ func TestAMinorityDoesNotEvict(t *testing.T) {
 		c, hands := settled(t, 4, 8)
 		// Of the three others of each, two time out: one of three answers.
 		for _, h := range hands[1:3] {
-			defer h.boat.freeze()()
+			c.freeze(h)
 		}
 		hands[3].die()
 		time.Sleep(3 * time.Second)
@@ -226,6 +233,7 @@ func TestAMinorityDoesNotEvict(t *testing.T) {
 func TestOneUnansweredProbeIsNotEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, hands := settled(t, 3, 9)
+		c.sea.change(func() { hands[0].boat.quiet = true }) // or its renewal would refuse the eviction
 		for range 20 {
 			hands[0].boat.cut()
 			time.Sleep(probeGap - 10*time.Millisecond)

@@ -28,7 +28,8 @@ type sea struct {
 	fault func(b *boat, key string) (written bool, err error)
 	// ashore keeps keys from expiring, as a stopped server does.
 	ashore bool
-	writes []write // all that were taken
+	delay  time.Duration // of answers to writes
+	writes []write       // all that were taken
 }
 
 type entry struct {
@@ -45,6 +46,13 @@ type write struct {
 	at     time.Time
 }
 
+// change alters what the tests alter.
+func (s *sea) change(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fn()
+}
+
 func newSea() *sea { return &sea{keys: map[string]entry{}} }
 
 // boat is one process's connection to the sea: a Bucket and a Wire.
@@ -54,6 +62,7 @@ type boat struct {
 	since   time.Time
 	counted time.Duration // connected time before since
 	frozen  chan struct{} // closed at thaw; nil: not frozen
+	quiet   bool          // a cut breaks no feed
 	deaf    bool          // live changes are kept back, and nobody notices
 	answers map[string]func([]byte) []byte
 	feeds   map[chan entry]bool
@@ -77,6 +86,9 @@ func (b *boat) set(up bool) {
 		b.counted += time.Since(b.since)
 	}
 	b.up, b.since = up, time.Now()
+	if b.quiet {
+		return
+	}
 	for feed := range b.feeds {
 		close(feed)
 	}
@@ -89,12 +101,12 @@ func (b *boat) freeze() (thaw func()) {
 	defer b.sea.mu.Unlock()
 	frozen := make(chan struct{})
 	b.frozen = frozen
-	return func() {
+	return sync.OnceFunc(func() {
 		b.sea.mu.Lock()
 		defer b.sea.mu.Unlock()
 		b.frozen = nil
 		close(frozen)
-	}
+	})
 }
 
 func (b *boat) thawed() {
@@ -122,7 +134,13 @@ func (b *boat) Put(_ context.Context, key string, value []byte, expect uint64, t
 			return 0, err
 		}
 	}
-	return b.sea.put(b, entry{key: key, value: value}, expect, ttl)
+	rev, err := b.sea.put(b, entry{key: key, value: value}, expect, ttl)
+	if delay := b.sea.delay; delay > 0 {
+		b.sea.mu.Unlock()
+		time.Sleep(delay)
+		b.sea.mu.Lock()
+	}
+	return rev, err
 }
 
 func (b *boat) Delete(_ context.Context, key string, expect uint64) error {
@@ -205,7 +223,7 @@ func (b *boat) follow(ctx context.Context, prefix string, replay uint64, stored 
 				return
 			}
 			b.thawed()
-			for b.isDeaf() && ctx.Err() == nil {
+			for b.hearsNothing() && ctx.Err() == nil {
 				pause(ctx, time.Millisecond)
 			}
 			tell(e)
@@ -213,9 +231,11 @@ func (b *boat) follow(ctx context.Context, prefix string, replay uint64, stored 
 	}
 }
 
-func (b *boat) isDeaf() bool { b.sea.mu.Lock(); defer b.sea.mu.Unlock(); return b.deaf }
-
-func (b *boat) setDeaf(deaf bool) { b.sea.mu.Lock(); defer b.sea.mu.Unlock(); b.deaf = deaf }
+func (b *boat) hearsNothing() bool {
+	b.sea.mu.Lock()
+	defer b.sea.mu.Unlock()
+	return b.deaf || !b.up
+}
 
 func (b *boat) Now() time.Duration {
 	b.sea.mu.Lock()

@@ -63,7 +63,7 @@ func (t *tenure) suspects() []suspect {
 	if !t.caught || t.leaving || t.pulse.rev == 0 || !t.longConnected() {
 		return nil
 	}
-	living := t.own.Living(t.hearing())
+	living := t.own.Living(t.now())
 	me, found := slices.BinarySearch(living, t.id)
 	if !found {
 		return nil

@@ -81,7 +81,7 @@ func (t *tenure) renewed(rev uint64, sent time.Duration) {
 	joined := t.deadline.Load() == 0
 	t.pulse = pulse{rev: max(rev, t.pulse.rev)}
 	t.deadline.Store(int64(sent + protocol.MemberTTL - protocol.Margin))
-	t.own.MemberSeen(t.id, rev, false, t.hearing())
+	t.own.MemberSeen(t.id, rev, false, t.now())
 	if joined {
 		if t.again {
 			t.claimFrom = time.Now().Add(settle)

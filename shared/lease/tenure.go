@@ -85,8 +85,6 @@ type tenure struct {
 	caught    bool
 	leaving   bool
 	pulse     pulse
-	heard     time.Duration // see hearing
-	heardAt   time.Duration
 	claimFrom time.Time
 	forgotten time.Time
 	grants    map[string]*Grant
@@ -211,7 +209,7 @@ func (t *tenure) step() {
 	if t.ctx.Err() != nil || t.leaving || !t.caught {
 		return
 	}
-	now := t.hearing()
+	now := t.now()
 	t.align()
 	t.forget()
 	t.lease.metrics.members.Set(float64(len(t.own.Living(now))))
@@ -361,7 +359,7 @@ func (t *tenure) snapshot() Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := Snapshot{Member: t.id, Joined: t.joined(), Complete: t.caught}
-	for _, id := range t.own.Living(t.hearing()) {
+	for _, id := range t.own.Living(t.now()) {
 		p := t.peers[id]
 		p.ID = id
 		s.Members = append(s.Members, p)

@@ -27,17 +27,9 @@ func (t *tenure) follow() {
 	}
 }
 
-// hearing returns the time by which others are judged: connected time, less
-// that during which the view of the bucket was incomplete. Silence counts only
-// while it could have been heard.
-func (t *tenure) hearing() time.Duration {
-	now := t.lease.wire.Now()
-	if t.caught {
-		t.heard += max(now-t.heardAt, 0)
-	}
-	t.heardAt = now
-	return t.heard
-}
+// now is the time by which others are judged: silence counts only while it could
+// have been heard. ⚠ What was missed in a gap of the view is Ownership's to know.
+func (t *tenure) now() time.Duration { return t.lease.wire.Now() }
 
 // view takes what the bucket tells.
 type view struct{ t *tenure }
@@ -46,7 +38,6 @@ type view struct{ t *tenure }
 func (v view) Begin(uint64) {
 	v.t.mu.Lock()
 	defer v.t.mu.Unlock()
-	v.t.hearing()
 	v.t.caught = false
 	v.t.own.Begin()
 }
@@ -55,7 +46,6 @@ func (v view) Begin(uint64) {
 func (v view) Gap(reason string) {
 	v.t.mu.Lock()
 	defer v.t.mu.Unlock()
-	v.t.hearing()
 	v.t.caught = false
 	v.t.own.Gap()
 	v.t.log.Debug("view of the bucket is incomplete", "reason", reason)
@@ -65,7 +55,7 @@ func (v view) Gap(reason string) {
 func (v view) Caught() {
 	v.t.mu.Lock()
 	defer v.t.mu.Unlock()
-	v.t.own.Caught(v.t.hearing())
+	v.t.own.Caught(v.t.now())
 	v.t.caught = true
 	signal(v.t.renewNow) // if the own key is gone, that is refused
 	v.t.nudge()
@@ -96,10 +86,10 @@ func (v view) member(id string, value []byte, revision uint64, deleted bool) {
 		t.own.MemberExpired(id)
 	case evicted:
 		t.went(id, byEviction)
-		t.own.MemberSeen(id, revision, true, t.hearing())
+		t.own.MemberSeen(id, revision, true, t.now())
 	default:
 		delete(t.gone, id)
-		t.own.MemberSeen(id, revision, false, t.hearing())
+		t.own.MemberSeen(id, revision, false, t.now())
 		t.introduce(id, value)
 	}
 	if id != t.id {
@@ -153,7 +143,7 @@ func (v view) unit(token string, value []byte, revision uint64, deleted bool) {
 	if holder == "" {
 		t.freed[unit] = sign{time.Now(), byRelease}
 	}
-	t.own.LeaseSeen(unit, holder, revision, t.hearing())
+	t.own.LeaseSeen(unit, holder, revision, t.now())
 	if g := t.grants[unit]; g != nil && revision > g.epoch {
 		t.drop(g, lostTaken)
 	}

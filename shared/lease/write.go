@@ -50,7 +50,7 @@ func (t *tenure) claim(unit string, rev uint64) func() {
 // claimed starts work on a unit, or gives it back if nobody wants it any more.
 func (t *tenure) claimed(unit string, epoch uint64, from sign) {
 	t.mu.Lock()
-	t.own.LeaseSeen(unit, t.id, epoch, t.hearing())
+	t.own.LeaseSeen(unit, t.id, epoch, t.now())
 	t.take(unit)
 	g := t.grants[unit]
 	unwanted := (g == nil || g.epoch != epoch) && (t.leaving || t.ctx.Err() != nil)
@@ -104,7 +104,7 @@ func (t *tenure) giveUp(unit string, epoch uint64) {
 		case err == nil:
 			t.lease.metrics.releases.Inc()
 			t.mu.Lock()
-			t.own.LeaseSeen(unit, "", rev, t.hearing())
+			t.own.LeaseSeen(unit, "", rev, t.now())
 			t.mu.Unlock()
 			t.nudge()
 			return
@@ -143,7 +143,7 @@ func (t *tenure) evict(id string, rev uint64, first sign) func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.gone[id] = sign{first.at, byEviction}
-		t.own.MemberSeen(id, evicted, true, t.hearing())
+		t.own.MemberSeen(id, evicted, true, t.now())
 		t.nudge()
 	}
 }
