@@ -71,7 +71,10 @@ func applyRBAC(ctx context.Context, cfg *rest.Config, files []string) error {
 			return fmt.Errorf("applying %s: %w", file, err)
 		}
 	}
-	return nil
+	if err := applyManifest(ctx, client, settled); err != nil {
+		return fmt.Errorf("applying the last rights: %w", err)
+	}
+	return awaitSettled(ctx, cfg)
 }
 
 func applyManifest(ctx context.Context, client dynamic.Interface, text []byte) error {
