@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // BinariesEnv names a directory that holds devcluster and
@@ -30,6 +32,9 @@ func binary(ctx context.Context, name string, log io.Writer) (string, error) {
 	var dir bytes.Buffer
 	cmd := exec.CommandContext(ctx, script, "--only", name)
 	cmd.Stdout, cmd.Stderr = &dir, log
+	// Asked to end, the script ends its compiler too; killed, it could not.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("building %s: %w", name, err)
 	}

@@ -12,11 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 )
 
 var customResources = schema.GroupVersionResource{
 	Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions",
+}
+
+var apiServices = schema.GroupVersionResource{
+	Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices",
 }
 
 // BrokenKind makes a kind that discovery shows and nobody can list or watch: its
@@ -54,6 +59,57 @@ func (c *Cluster) BrokenKind(ctx context.Context) (gvr schema.GroupVersionResour
 		}
 		return nil
 	}, nil
+}
+
+// BrokenDiscovery announces an API group whose server does not exist, so that
+// reading what the cluster serves comes back incomplete and with an error. It
+// returns once that is so; repair takes the group away again.
+func (c *Cluster) BrokenDiscovery(ctx context.Context) (group string, repair func(context.Context) error, err error) {
+	client, err := dynamic.NewForConfig(c.Admin())
+	if err != nil {
+		return "", nil, fmt.Errorf("making a client: %w", err)
+	}
+	group = "absent-" + rand.String(8) + ".example.com"
+	service := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": apiServices.GroupVersion().String(),
+		"kind":       "APIService",
+		"metadata":   map[string]any{"name": "v1." + group},
+		"spec": map[string]any{
+			"group": group, "version": "v1",
+			"groupPriorityMinimum": int64(1000), "versionPriority": int64(10),
+			"service":               map[string]any{"namespace": "default", "name": "absent"},
+			"insecureSkipTLSVerify": true,
+		},
+	}}
+	if _, err := client.Resource(apiServices).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		return "", nil, fmt.Errorf("announcing the absent group: %w", err)
+	}
+	if err := c.awaitDiscovery(ctx, false); err != nil {
+		return "", nil, fmt.Errorf("waiting until discovery is broken: %w", err)
+	}
+	return group, func(ctx context.Context) error {
+		if err := client.Resource(apiServices).Delete(ctx, service.GetName(), metav1.DeleteOptions{}); err != nil {
+			return fmt.Errorf("taking the absent group away: %w", err)
+		}
+		if err := c.awaitDiscovery(ctx, true); err != nil {
+			return fmt.Errorf("waiting until discovery is repaired: %w", err)
+		}
+		return nil
+	}, nil
+}
+
+// awaitDiscovery waits until discovery is complete, or is not.
+func (c *Cluster) awaitDiscovery(ctx context.Context, complete bool) error {
+	ctx, cancel := context.WithTimeout(ctx, settleWithin)
+	defer cancel()
+	client := c.Client().Discovery()
+	return wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
+		_, _, err := client.ServerGroupsAndResources()
+		if err != nil && !discovery.IsGroupDiscoveryFailedError(err) {
+			return false, err
+		}
+		return (err == nil) == complete, nil
+	})
 }
 
 // brokenDefinition has v1 stored, v2 served as well, and a webhook at port 1,
@@ -101,7 +157,7 @@ func storeWidget(ctx context.Context, client dynamic.Interface, gvr schema.Group
 		return last == nil || apierrors.IsAlreadyExists(last), nil
 	})
 	if err != nil {
-		return fmt.Errorf("creating an object of the broken kind: %w (last: %v)", err, last)
+		return fmt.Errorf("creating an object of the broken kind: %w (last: %w)", err, last)
 	}
 	return nil
 }
@@ -120,7 +176,7 @@ func awaitList(ctx context.Context, client dynamic.Interface, gvr schema.GroupVe
 		return last != nil && !apierrors.IsNotFound(last), nil
 	})
 	if err != nil {
-		return fmt.Errorf("listing %s: %w (last: %v)", gvr.Resource, err, last)
+		return fmt.Errorf("listing %s: %w (last: %w)", gvr.Resource, err, last)
 	}
 	return nil
 }

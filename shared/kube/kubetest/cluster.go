@@ -48,6 +48,7 @@ type Cluster struct {
 	dir        string
 	durable    bool
 	serverArgs []string
+	rbacFiles  []string
 	log        io.Writer
 
 	mu       sync.Mutex
@@ -73,6 +74,12 @@ func WithDir(dir string) Option { return func(c *Cluster) { c.dir = dir } }
 // WithDurableDir is WithDir with fsync on: slower, and as safe as a real etcd.
 func WithDurableDir(dir string) Option {
 	return func(c *Cluster) { c.dir, c.durable = dir, true }
+}
+
+// WithRBACFiles applies YAML files of RBAC objects before the cluster is ready,
+// after the built-in rights of the millrace roles.
+func WithRBACFiles(files ...string) Option {
+	return func(c *Cluster) { c.rbacFiles = append(c.rbacFiles, files...) }
 }
 
 // WithServerArgs hands flags to kube-apiserver after kubetest's own.
@@ -122,6 +129,9 @@ func (c *Cluster) start(ctx context.Context) error {
 	args := []string{"--dir", c.dir}
 	if c.durable {
 		args = append(args, "--durable")
+	}
+	for _, file := range c.rbacFiles {
+		args = append(args, "--rbac-file", file)
 	}
 	args = append(append(args, "--"), c.serverArgs...)
 

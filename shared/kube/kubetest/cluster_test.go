@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -139,7 +140,7 @@ func TestASecondClusterOnTheSameDirectoryContinuesTheFirst(t *testing.T) {
 	}
 }
 
-func TestAfterCompactionAndRestartAnOldWatchIsGone(t *testing.T) {
+func TestAfterCompactionAndRestartHistoryIsGone(t *testing.T) {
 	c, ctx := Start(t), bounded(t)
 	maps := c.Client().CoreV1().ConfigMaps("default")
 	old, err := maps.Create(ctx, configMap("first"), metav1.CreateOptions{})
@@ -149,11 +150,23 @@ func TestAfterCompactionAndRestartAnOldWatchIsGone(t *testing.T) {
 	if _, err := maps.Create(ctx, configMap("second"), metav1.CreateOptions{}); err != nil {
 		t.Fatalf("creating: %v", err)
 	}
+	// A list of the past is read from etcd itself, so it tells a compaction from a
+	// mere restart, after which the server's memory is empty as well.
+	past := metav1.ListOptions{ResourceVersion: old.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact}
+	if err := c.Restart(ctx); err != nil {
+		t.Fatalf("Restart() = %v", err)
+	}
+	if _, err := maps.List(ctx, past); err != nil {
+		t.Fatalf("listing the past after a restart alone: %v", err)
+	}
 	if err := c.Compact(ctx); err != nil {
 		t.Fatalf("Compact() = %v", err)
 	}
 	if err := c.Restart(ctx); err != nil {
 		t.Fatalf("Restart() = %v", err)
+	}
+	if _, err := maps.List(ctx, past); !apierrors.IsResourceExpired(err) {
+		t.Errorf("listing revision %s = %v, want 410 Expired", old.ResourceVersion, err)
 	}
 	w, err := maps.Watch(ctx, metav1.ListOptions{ResourceVersion: old.ResourceVersion})
 	if err == nil {
@@ -166,6 +179,25 @@ func TestAfterCompactionAndRestartAnOldWatchIsGone(t *testing.T) {
 	}
 	if !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 		t.Errorf("watching from revision %s = %v, want 410 Gone", old.ResourceVersion, err)
+	}
+}
+
+func TestMoreRightsMayBeGivenAtTheStart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "rbac.yaml")
+	rights := `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: more, namespace: default}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "millrace:watcher"}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: "millrace:quota"}]
+`
+	if err := os.WriteFile(file, []byte(rights), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, ctx := Start(t, WithRBACFiles(file)), bounded(t)
+	client := kubernetes.NewForConfigOrDie(c.Config(RoleQuota))
+	if _, err := client.CoreV1().Pods("default").List(ctx, metav1.ListOptions{}); err != nil {
+		t.Errorf("listing pods with the file's rights: %v", err)
 	}
 }
 

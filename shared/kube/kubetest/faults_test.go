@@ -1,6 +1,7 @@
 package kubetest
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -88,5 +89,29 @@ func TestABrokenKindIsDiscoveredButCannotBeReadUntilRepaired(t *testing.T) {
 	list, err := client.List(ctx, metav1.ListOptions{})
 	if err != nil || len(list.Items) != 1 {
 		t.Errorf("listing the repaired kind = %v, %v; want its one object", list, err)
+	}
+}
+
+// A cluster of its own: while discovery is broken it is so for everybody.
+func TestBrokenDiscoveryIsIncompleteUntilRepaired(t *testing.T) {
+	c, ctx := Start(t), bounded(t)
+	group, repair, err := c.BrokenDiscovery(ctx)
+	if err != nil {
+		t.Fatalf("BrokenDiscovery() = %v", err)
+	}
+	client := c.Client().Discovery()
+	_, found, err := client.ServerGroupsAndResources()
+	var failed *discovery.ErrGroupDiscoveryFailed
+	if !errors.As(err, &failed) || len(failed.Groups) != 1 {
+		t.Errorf("discovery = %v, want a failure of %s alone", err, group)
+	}
+	if len(found) == 0 {
+		t.Error("discovery found nothing of the groups that work")
+	}
+	if err := repair(ctx); err != nil {
+		t.Fatalf("repair() = %v", err)
+	}
+	if _, _, err := client.ServerGroupsAndResources(); err != nil {
+		t.Errorf("discovery once repaired: %v", err)
 	}
 }

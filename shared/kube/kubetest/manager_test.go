@@ -55,3 +55,16 @@ func TestAControllerManagerThatCannotStartSaysWhy(t *testing.T) {
 		t.Errorf("error = %v, want one that names the log", err)
 	}
 }
+
+func TestAControllerManagerMayBeElected(t *testing.T) {
+	c, ctx := Start(t), bounded(t)
+	ControllerManager(t, c, "namespace-controller", "--leader-elect=true")
+	leases := c.Client().CoordinationV1().Leases(metav1.NamespaceSystem)
+	eventually(ctx, t, "it holds the lease", func(ctx context.Context) (bool, error) {
+		lease, err := leases.Get(ctx, "kube-controller-manager", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return err == nil && lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != "", err
+	})
+}
