@@ -65,7 +65,8 @@ type Cache struct {
 	replay  *protocol.Replay
 	stores  map[event.Kind]*store
 	changed chan struct{} // closed at the next change; nil while nobody waits
-	synced  uint64        // how many times everything has become synced
+	whole   bool          // everything is synced
+	synced  uint64        // how many times that has become so
 	seq     uint64
 	asked   bool // a new replay was asked for and has not begun
 	drifted bool // this replay was asked for because of drift
@@ -82,8 +83,8 @@ type Hooks struct {
 	Compare func(kind event.Kind, slice int)
 	// Poison: an object cannot be read, or (Reason empty) can be again.
 	Poison func(Poison)
-	// Synced: kind has become complete.
-	Synced func(kind event.Kind)
+	// Moved: the cache has become complete, or is no longer.
+	Moved func()
 	// Marked: a bookmark agreed with the cache.
 	Marked func(kind event.Kind)
 }

@@ -23,11 +23,15 @@ func (c *Cache) complete(kinds ...event.Kind) bool {
 		kinds = c.kinds
 	}
 	for _, kind := range kinds {
-		if !c.replay.Synced(kind) {
+		if !c.isSynced(kind) {
 			return false
 		}
 	}
 	return true
+}
+
+func (c *Cache) isSynced(kind event.Kind) bool {
+	return c.replay.Synced(kind) && c.stores[kind].contradicted == 0
 }
 
 // Wait returns when all inputs are synced, or with ctx's error.
@@ -124,7 +128,7 @@ func (c *Cache) Status() []Status {
 	for _, kind := range c.kinds {
 		s := c.stores[kind]
 		st := Status{
-			Kind: kind, Synced: c.replay.Synced(kind), Absent: c.replay.Absent(kind), Upto: c.replay.Upto(kind),
+			Kind: kind, Synced: c.isSynced(kind), Absent: c.replay.Absent(kind), Upto: c.replay.Upto(kind),
 			Objects: len(s.entries), Opaque: len(s.opaque), Problem: c.problem(kind, s),
 		}
 		st.Age, st.Known = since(s.oldest(func(m marks) time.Time { return m.last }))
@@ -135,13 +139,13 @@ func (c *Cache) Status() []Status {
 
 func (c *Cache) problem(kind event.Kind, s *store) string {
 	switch {
-	case c.replay.Synced(kind):
+	case c.isSynced(kind):
 		return ""
 	case !s.heard:
 		return fmt.Sprintf("%s: no bookmark ever came, nobody watches it", kind)
 	case s.projection < s.input.Projection:
 		return fmt.Sprintf("%s: the watcher projects version %d, version %d is needed", kind, s.projection, s.input.Projection)
-	case c.drifted:
+	case c.drifted || s.contradicted > 0:
 		return fmt.Sprintf("%s: the stream contradicts its bookmarks", kind)
 	default:
 		return fmt.Sprintf("%s: being read", kind)

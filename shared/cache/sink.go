@@ -14,29 +14,48 @@ import (
 // nothing.
 func (c *Cache) Begin(replay uint64) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.replay.Begin()
 	c.seq = 0
 	c.drifted = c.drifted || c.asked
 	c.asked = false
 	for _, s := range c.stores {
 		clear(s.marks)
+		s.contradicted = 0
 	}
+	moved := c.judge()
 	c.notify()
+	c.mu.Unlock()
+	c.tellMoved(moved)
 }
 
 // Gap implements event.Sink.
 func (c *Cache) Gap(string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.replay.Gap()
-	c.unprove()
-	c.notify()
-}
-
-func (c *Cache) unprove() {
 	for _, s := range c.stores {
 		s.silence()
+	}
+	moved := c.judge()
+	c.notify()
+	c.mu.Unlock()
+	c.tellMoved(moved)
+}
+
+// judge notes whether everything is complete now, counts how often it has become
+// so, and reports whether that is another answer than before. c.mu is held.
+func (c *Cache) judge() (moved bool) {
+	was := c.whole
+	c.whole = c.complete()
+	if c.whole && !was {
+		c.synced++
+		c.drifted = false
+	}
+	return c.whole != was
+}
+
+func (c *Cache) tellMoved(moved bool) {
+	if moved && c.hooks.Moved != nil {
+		c.hooks.Moved()
 	}
 }
 
@@ -70,9 +89,11 @@ func (c *Cache) object(s *store, m event.Message) {
 	_, was := s.opaque[m.Key]
 	changes := c.apply(s, m, verdict.Change, e)
 	_, is := s.opaque[m.Key]
+	moved := old && c.judge() // it makes the kind incomplete
 	c.notify()
 	c.mu.Unlock()
 
+	c.tellMoved(moved)
 	switch {
 	case is && e != nil && !old:
 		c.log.Warn("object cannot be read", "kind", m.Kind, "key", m.Key, "seq", m.Seq, "reason", reason)
@@ -123,17 +144,12 @@ func (c *Cache) bookmark(s *store, m event.Message) {
 		s.mark(c.slice(s, m), now)
 	}
 	changes := c.sweep(s, m, verdict.Swept)
-	if verdict.Synced {
-		s.ever = true
-		if c.complete() {
-			c.synced++
-			c.drifted = false
-		}
-	}
+	s.ever = s.ever || verdict.Synced
 	var do remedy
 	if verdict.Drifted {
 		do = c.drift(s, c.slice(s, m))
 	}
+	moved := c.judge()
 	c.notify()
 	c.mu.Unlock()
 
@@ -144,7 +160,8 @@ func (c *Cache) bookmark(s *store, m event.Message) {
 		}
 		c.onChange(change)
 	}
-	c.tellMark(m, verdict, do)
+	c.tellMoved(moved)
+	c.tellMark(m, verdict.Matched, do)
 }
 
 // sweep turns what a complete replay did not deliver into deletions; Opaque says
@@ -186,13 +203,14 @@ const (
 // protocol.Replay takes before it speaks of drift.
 const patience = 10
 
-// drift stops all deciding. The first remedy is a new replay; where that one
-// drifts too, comparisons and replays in turn. c.mu is held.
+// drift makes the kind incomplete until a bookmark of the slice agrees again.
+// The first remedy is a new replay; where that one drifts too, comparisons and
+// replays in turn. c.mu is held.
 func (c *Cache) drift(s *store, slice int) remedy {
-	c.replay.Gap()
-	c.unprove()
 	m := &s.marks[slice]
-	m.drifted++
+	if m.drifted++; m.drifted == 1 {
+		s.contradicted++
+	}
 	switch {
 	case c.asked || m.drifted%patience != 1:
 		return wait
@@ -204,11 +222,8 @@ func (c *Cache) drift(s *store, slice int) remedy {
 	}
 }
 
-func (c *Cache) tellMark(m event.Message, verdict protocol.Verdict, do remedy) {
-	if verdict.Synced && c.hooks.Synced != nil {
-		c.hooks.Synced(m.Kind)
-	}
-	if verdict.Matched && c.hooks.Marked != nil {
+func (c *Cache) tellMark(m event.Message, matched bool, do remedy) {
+	if matched && c.hooks.Marked != nil {
 		c.hooks.Marked(m.Kind)
 	}
 	switch do {

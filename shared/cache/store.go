@@ -36,6 +36,8 @@ type store struct {
 	ever       bool   // has been synced before
 	heard      bool   // a bookmark came, whatever it said
 	projection uint32 // of the last bookmark
+	// contradicted is how many slices bookmarks have contradicted for too long.
+	contradicted int
 }
 
 // marks are the receipts of one slice's bookmarks in this replay, by the
@@ -45,7 +47,7 @@ type marks struct {
 	// proven is the receipt of the bookmark before the last: the last was
 	// published after the stream had sent that one, so it is no older ⚠.
 	proven time.Time
-	// drifted counts bookmarks that drift was reported for.
+	// drifted counts the bookmarks in a row that drift was reported for.
 	drifted int
 }
 
@@ -151,6 +153,10 @@ func (s *store) silence() {
 func (s *store) mark(slice int, now time.Time) {
 	m := &s.marks[slice]
 	m.proven, m.last = m.last, now
+	if m.drifted > 0 {
+		m.drifted = 0
+		s.contradicted--
+	}
 }
 
 // oldest returns the earliest receipt over the slices, zero if one is missing.

@@ -57,7 +57,7 @@ func (f *feed) fill(scope protocol.Scope, inputs []cache.Input, changed func(cac
 			f.c.asker.compare(kind, slice)
 		},
 		Poison: f.poison,
-		Synced: func(event.Kind) { f.tell() },
+		Moved:  f.tell,
 		Marked: marked,
 	})
 	return f.cache
@@ -117,7 +117,6 @@ func (f *feed) Begin(replay uint64) {
 	f.mu.Unlock()
 	f.c.metrics.replays.WithLabelValues(reason).Inc()
 	f.cache.Begin(replay)
-	f.tell()
 }
 
 // Deliver implements event.Sink.
@@ -139,5 +138,4 @@ func (f *feed) Broken(subject string, seq uint64, err error) {
 // Gap implements event.Sink.
 func (f *feed) Gap(reason string) {
 	f.cache.Gap(reason)
-	f.tell()
 }

@@ -17,6 +17,9 @@ const (
 	// askEvery is how often it is asked for again. Unit: time. Source:
 	// bookmarks come once a second without asking.
 	askEvery = time.Second
+	// maxAsks is how often in all, per replay. Source: ours; the first finds a
+	// quiet stream complete, the second is for a message that overtook it.
+	maxAsks = 2
 	// lostWait is how long a lost partition waits for keys in hand to notice.
 	// Unit: time. Source: ours; a claim of the same partition waits for that.
 	lostWait = 5 * time.Second
@@ -186,23 +189,29 @@ func (m *mover) move(ctx context.Context) {
 }
 
 // asks asks watchers for a bookmark when a replay has come to its end and none
-// has proved it complete.
+// has proved it complete. What does not help is not asked for again: bookmarks
+// come by themselves, and drift is counted in bookmarks.
 type asks struct {
 	p     *Partition
 	seq   uint64
+	count int
 	asked time.Time
 }
 
 func (a *asks) nudge() {
 	seq := a.p.cache.Seq()
+	if seq < a.seq {
+		a.count = 0 // a new replay
+	}
 	still := seq == a.seq
 	a.seq = seq
-	if !still || time.Since(a.asked) < askEvery {
+	if !still || a.count >= maxAsks || time.Since(a.asked) < askEvery {
 		return
 	}
+	a.count++
+	a.asked = time.Now()
 	for _, st := range a.p.cache.Status() {
 		if !st.Synced {
-			a.asked = time.Now()
 			a.p.c.asker.mark(st.Kind, a.p.Number())
 		}
 	}

@@ -1,0 +1,239 @@
+// Package controllertest is a small world for the frame: a stream that keeps the
+// last message of each subject, an API server that keeps objects, watchers that
+// carry one to the other by the real protocol.Publisher, and leases that are
+// granted by hand. It has no clock but time, so it lives in testing/synctest.
+package controllertest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	millracev1 "github.com/millrace-io/millrace/proto/millrace/v1"
+	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/partition"
+)
+
+// cluster is the id of the world's cluster.
+const cluster = "test"
+
+// World is all of it. It implements controller.Bus.
+type World struct {
+	// Asked are the requests that came, as subject and data. Moves are the
+	// durable positions, per partition; Letters the dead letters. Guarded by Mu.
+	Mu      sync.Mutex
+	Asked   []string
+	Moves   map[int][]uint64
+	Letters map[string]*millracev1.DeadLetter
+
+	partitions int
+	seq        uint64
+	last       map[string]event.Message
+	order      []place
+	changed    chan struct{}
+	broken     int
+
+	version  uint64
+	uids     int
+	objects  map[event.Kind]map[event.Key]Object
+	watchers map[event.Kind]*Watcher
+}
+
+type place struct {
+	seq     uint64
+	subject string
+}
+
+// New returns an empty world.
+func New(partitions int) *World {
+	return &World{
+		partitions: partitions, seq: 1000, changed: make(chan struct{}),
+		Moves: make(map[int][]uint64), Letters: make(map[string]*millracev1.DeadLetter),
+		last: make(map[string]event.Message), watchers: make(map[event.Kind]*Watcher),
+		objects: make(map[event.Kind]map[event.Key]Object),
+	}
+}
+
+// Cluster implements controller.Bus, as all that follow.
+func (w *World) Cluster() string { return cluster }
+
+// Partitions returns the number of partitions.
+func (w *World) Partitions() int { return w.partitions }
+
+// subject returns where a message stands.
+func (w *World) subject(m event.Message) string {
+	root := event.Root(cluster)
+	if m.Op == event.Bookmark {
+		return event.BookmarkSubject(root, m.Kind, m.Slice)
+	}
+	return event.Subject(root, m.Kind, m.Key, partition.OfKey(m.Key, w.partitions), partition.OfNamespace(m.Key, w.partitions))
+}
+
+// publish stores m if expect is the last sequence of its subject. Mu is held.
+func (w *World) publish(m event.Message, expect uint64) (seq uint64, ok bool) {
+	at := w.subject(m)
+	if w.last[at].Seq != expect {
+		return 0, false
+	}
+	w.seq++
+	m.Seq = w.seq
+	w.last[at] = m
+	w.order = append(w.order, place{m.Seq, at})
+	close(w.changed)
+	w.changed = make(chan struct{})
+	return m.Seq, true
+}
+
+// Force stores m whatever stands there: a server that brings a key back, or
+// another writer.
+func (w *World) Force(m event.Message) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.publish(m, w.last[w.subject(m)].Seq)
+}
+
+// Vanish takes an object's last message out of the stream without a word.
+func (w *World) Vanish(kind event.Kind, key event.Key) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	delete(w.last, w.subject(event.Message{Kind: kind, Key: key, Op: event.Put}))
+}
+
+// Break interrupts every feed.
+func (w *World) Break() {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.broken++
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// Seq returns the last sequence of the stream.
+func (w *World) Seq() uint64 {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	return w.seq
+}
+
+// Follow delivers last values and what comes, again after every Break.
+func (w *World) Follow(ctx context.Context, f event.Feed, sink event.Sink, again <-chan struct{}) error {
+	for replay := uint64(1); ; replay++ {
+		reason := w.followOnce(ctx, f, replay, sink, again)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		sink.Gap(reason)
+	}
+}
+
+func (w *World) followOnce(ctx context.Context, f event.Feed, replay uint64, sink event.Sink, again <-chan struct{}) string {
+	w.Mu.Lock()
+	broken := w.broken
+	w.Mu.Unlock()
+	sink.Begin(replay)
+	for at := uint64(0); ; {
+		w.Mu.Lock()
+		m, found := w.after(at, f.Filters)
+		changed, cut := w.changed, w.broken != broken
+		w.Mu.Unlock()
+		switch {
+		case cut:
+			return "broken"
+		case ctx.Err() != nil:
+			return "over"
+		case found:
+			at = m.Seq
+			sink.Deliver(m)
+			continue
+		}
+		select {
+		case <-changed:
+		case <-again:
+			return "asked for again"
+		case <-ctx.Done():
+			return "over"
+		}
+	}
+}
+
+// after returns the next message above a sequence that matches. Mu is held.
+func (w *World) after(seq uint64, filters []string) (event.Message, bool) {
+	i, _ := slices.BinarySearchFunc(w.order, seq+1, func(p place, seq uint64) int { return cmp.Compare(p.seq, seq) })
+	for _, p := range w.order[i:] {
+		m := w.last[p.subject]
+		if m.Seq == p.seq && slices.ContainsFunc(filters, func(f string) bool { return matches(f, p.subject) }) {
+			return m, true
+		}
+	}
+	return event.Message{}, false
+}
+
+// matches reports whether a subject matches a filter that ends in ">".
+func matches(filter, subject string) bool {
+	want, have := strings.Split(filter, "."), strings.Split(subject, ".")
+	for i, token := range want {
+		if token == ">" {
+			return len(have) > i
+		}
+		if i >= len(have) || token != "*" && token != have[i] {
+			return false
+		}
+	}
+	return len(want) == len(have)
+}
+
+// MoveDurable records a position.
+func (w *World) MoveDurable(_ context.Context, _ string, partition int, seq uint64) error {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.Moves[partition] = append(w.Moves[partition], seq)
+	return nil
+}
+
+// DeadLetter records a letter.
+func (w *World) DeadLetter(_ context.Context, letter *millracev1.DeadLetter) error {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	key := event.Key{Namespace: letter.GetNamespace(), Name: letter.GetName()}
+	w.Letters[letter.GetKind()+" "+key.String()] = letter
+	return nil
+}
+
+// ClearDeadLetter takes a letter back.
+func (w *World) ClearDeadLetter(_ context.Context, _ string, kind event.Kind, key event.Key) error {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	delete(w.Letters, string(kind)+" "+key.String())
+	return nil
+}
+
+// DeadLetters returns all letters.
+func (w *World) DeadLetters(context.Context) (all []*millracev1.DeadLetter, err error) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	for _, letter := range w.Letters {
+		all = append(all, letter)
+	}
+	return all, nil
+}
+
+// Ask answers what a watcher answers.
+func (w *World) Ask(_ context.Context, subject string, data []byte) ([]byte, error) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.Asked = append(w.Asked, subject+" "+string(data))
+	tokens := strings.Split(subject, ".")
+	kind, err := event.ParseToken(tokens[3])
+	if err != nil {
+		return nil, fmt.Errorf("parsing subject %s: %w", subject, err)
+	}
+	watcher := w.watchers[event.Kind(kind)]
+	if watcher == nil {
+		return nil, event.ErrNoResponders
+	}
+	watcher.asked(tokens[4], data)
+	return []byte("ok"), nil
+}
