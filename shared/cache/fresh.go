@@ -99,6 +99,13 @@ func (c *Cache) Seen(w protocol.Write) bool {
 // Has reports whether kind is an input.
 func (c *Cache) Has(kind event.Kind) bool { return c.stores[kind] != nil }
 
+// Opaque reports whether an object exists that cannot be read.
+func (c *Cache) Opaque(kind event.Kind, key event.Key) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return view{c}.Opaque(kind, key)
+}
+
 // Seq returns the highest stream sequence delivered in this replay.
 func (c *Cache) Seq() uint64 {
 	c.mu.RLock()

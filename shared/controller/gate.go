@@ -62,7 +62,7 @@ func (c *Controller) limit(kind event.Kind, d Danger) time.Duration {
 func (p *Partition) admit(key event.Key) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.taking {
+	if !p.taking || p.ctx.Err() != nil {
 		return false
 	}
 	if err := p.gate(Harmless); err != nil {

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/controller/controllertest"
 	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/partition"
 	"github.com/millrace-io/millrace/shared/protocol"
 )
 
@@ -71,10 +72,11 @@ type rig struct {
 	// reconcile replaces mirror. Set before start.
 	reconcile func(ctx context.Context, p *Partition, key event.Key) (Result, error)
 
-	mu     sync.Mutex
-	runs   map[event.Key][]time.Time
-	inHand map[event.Key]int
-	writes int
+	mu      sync.Mutex
+	runs    map[event.Key][]time.Time
+	inHand  map[event.Key]int
+	writes  int
+	failing bool // the API is flaky
 }
 
 // play runs a test in a bubble with a rig of so many partitions; prepare may
@@ -285,6 +287,8 @@ func settle(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
+
+func partitionOf(k event.Key) int { return partition.OfNamespace(k, partitions) }
 
 func key(name string) event.Key { return event.Key{Namespace: "a", Name: name} }
 

@@ -50,7 +50,9 @@ func (p *Partition) reconcile(key event.Key) (result Result, err error) {
 func (p *Partition) settle(key event.Key, result Result, err error) {
 	if err == nil {
 		p.done(key, result, resultOK)
-		p.c.letters.clear(p.c.def.Kind, key)
+		if !p.cache.Opaque(p.c.def.Kind, key) { // then the letter is about that
+			p.c.letters.clear(p.c.def.Kind, key)
+		}
 		return
 	}
 	if panicked, ok := errors.AsType[*panicError](err); ok {
