@@ -26,6 +26,7 @@ type Process struct {
 	Log string
 
 	cmd  *exec.Cmd
+	from int64         // where in Log this process began: a restart appends
 	done chan struct{} // closed once it has ended
 	err  error         // how; readable after done
 }
@@ -36,6 +37,9 @@ func start(dir, name, path string, args, env []string) (*Process, error) {
 	out, err := os.OpenFile(p.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening log of %s: %w", name, err)
+	}
+	if info, err := out.Stat(); err == nil {
+		p.from = info.Size()
 	}
 	p.cmd = exec.Command(path, args...) //nolint:gosec,noctx // our own binaries; ended by Stop and Kill
 	p.cmd.Stdout, p.cmd.Stderr = out, out
@@ -108,7 +112,7 @@ func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 // Output returns what it has printed so far.
 func (p *Process) Output() string {
 	b, _ := os.ReadFile(p.Log)
-	return string(b)
+	return string(b[min(p.from, int64(len(b))):])
 }
 
 // Usage is what a running process has used.
