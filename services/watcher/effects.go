@@ -161,15 +161,14 @@ func (o *owner) readMark(slice int) {
 }
 
 // lastOf sorts what reading a last message yields. One that cannot be decoded
-// still has a place, over which the right one is written; one of a newer release
-// has not.
+// still has a place, over which the right one is written.
 func lastOf(m event.Message, err error) (*event.Message, error) {
 	switch {
 	case err == nil:
 		return &m, nil
 	case errors.Is(err, bus.ErrNone):
 		return nil, nil //nolint:nilnil // the publisher's word for "there is none"
-	case m.Seq != 0 && !errors.Is(err, bus.ErrWireVersion):
+	case m.Seq != 0:
 		return &event.Message{Seq: m.Seq}, nil
 	default:
 		return nil, err

@@ -2,7 +2,6 @@ package watcher
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -176,18 +175,18 @@ func (f follower) Deliver(m event.Message) {
 }
 
 // Broken: what cannot be read stands in for an object that exists, so that it is
-// published anew or withdrawn. What a newer release wrote is not ours to mend.
+// published anew or withdrawn.
 func (f follower) Broken(subject string, seq uint64, err error) {
 	place, bad := event.ParseSubject(f.o.bus.Root(), subject)
-	if bad != nil || errors.Is(err, bus.ErrWireVersion) {
+	if bad != nil {
 		return
 	}
 	f.o.log.Warn("message cannot be read, replacing it", "subject", subject, "seq", seq, "err", err)
+	m := event.Message{Kind: place.Kind, Key: place.Key, Seq: seq, Op: event.Opaque}
 	if place.Bookmark {
-		f.o.send(func() { f.o.pub.StoredMark(event.Message{Slice: place.PK, Seq: seq}) })
-		return
+		m.Op, m.Slice = event.Bookmark, place.PK
 	}
-	f.o.send(func() { f.o.pub.Stored(event.Message{Kind: place.Kind, Key: place.Key, Seq: seq, Op: event.Opaque}) })
+	f.o.send(func() { f.o.stored(m) })
 }
 
 func (f follower) Gap(string) { f.o.send(func() { f.o.compare(reasonGap) }) }

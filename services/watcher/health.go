@@ -1,27 +1,18 @@
 package watcher
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	millracev1 "github.com/millrace-io/millrace/proto/millrace/v1"
-	"github.com/millrace-io/millrace/shared/lease"
-	"github.com/millrace-io/millrace/shared/process"
 	"github.com/millrace-io/millrace/shared/telemetry"
 )
 
-// started is when this process began, for people.
-var started = time.Now()
-
-// watchOver names what /readyz asks: the streams, the membership, and each kind
-// that is held here.
-func (h *holder) watchOver(health *telemetry.Health, members *lease.Lease) (remove func()) {
-	removes := []func(){
-		health.Ready("streams", h.keeper.state),
-		health.Ready("members", members.Ready),
-	}
+// watchOver names what /readyz asks besides the edges and the membership: the
+// streams, and each kind that is held here.
+func (h *holder) watchOver(health *telemetry.Health) (remove func()) {
+	removes := []func(){health.Ready("streams", h.keeper.state)}
 	for kind, k := range h.kinds {
 		removes = append(removes, health.Ready(string(kind), func() error { return k.status.ready(time.Now()) }))
 	}
@@ -32,24 +23,21 @@ func (h *holder) watchOver(health *telemetry.Health, members *lease.Lease) (remo
 	}
 }
 
-// answer is what this member says of itself.
-func (h *holder) answer(member, host string, env *process.Env) []byte {
+// memberStatus is what this member says of the kinds it holds.
+func (h *holder) memberStatus() *millracev1.MemberStatus {
 	now := time.Now()
-	status := &millracev1.MemberStatus{
-		Member: &millracev1.Member{
-			Id: member, Role: role, Host: host, Version: env.Version, Started: timestamppb.New(started),
-		},
-		NotReady: env.Health.Missing(),
-	}
+	status := &millracev1.MemberStatus{}
 	for _, k := range h.kinds {
 		if unit, kind := k.status.proto(now); kind != nil {
 			status.Partitions = append(status.Partitions, unit)
 			status.Kinds = append(status.Kinds, kind)
 		}
 	}
-	data, err := proto.Marshal(status)
-	if err != nil {
-		return nil
-	}
-	return data
+	slices.SortFunc(status.GetPartitions(), func(a, b *millracev1.PartitionStatus) int {
+		return cmp.Compare(a.GetUnit(), b.GetUnit())
+	})
+	slices.SortFunc(status.GetKinds(), func(a, b *millracev1.KindStatus) int {
+		return cmp.Compare(a.GetKind(), b.GetKind())
+	})
+	return status
 }

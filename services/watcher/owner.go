@@ -122,15 +122,22 @@ func (o *owner) run(ctx context.Context) error {
 
 // load tells the publisher what the stream holds, before anything else.
 func (o *owner) load() error {
+	failures := 0
 	return o.retried("reading snapshot", func() error {
 		o.pub = protocol.NewPublisher[*body](o.kind, o.bus.Partitions(), o.grant.Epoch(), projection, window)
 		clear(o.poisoned)
-		return o.bus.Snapshot(o.ctx, o.kind, func(m event.Message) {
+		err := o.bus.Snapshot(o.ctx, o.kind, func(m event.Message) {
 			if m.Op == event.Opaque {
 				o.poisoned[m.Key] = true
 			}
 			o.stored(m)
 		})
+		if err != nil {
+			if failures++; failures%mendAfter == 0 {
+				o.mend()
+			}
+		}
+		return err
 	})
 }
 

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-io/millrace/shared/event"
 )
 
-// role is the watcher's name among the roles.
-const role = "watcher"
+// roleName is the name among the roles.
+const roleName = "watcher"
 
 // notePoison keeps the list of objects that cannot be carried: one log line and
 // one dead letter when an object joins it, and the letter cleared when it
@@ -33,10 +33,10 @@ func (o *owner) letter(key event.Key, reason string) {
 	o.tasks.Go(func() {
 		_ = o.retried("writing dead letter", func() error { // fails only when the run ends
 			if reason == "" {
-				return o.bus.ClearDeadLetter(o.ctx, role, o.kind, key)
+				return o.bus.ClearDeadLetter(o.ctx, roleName, o.kind, key)
 			}
 			return o.bus.DeadLetter(o.ctx, &millracev1.DeadLetter{
-				Role: role, Kind: string(o.kind), Namespace: key.Namespace, Name: key.Name,
+				Role: roleName, Kind: string(o.kind), Namespace: key.Namespace, Name: key.Name,
 				Reason: reason, At: timestamppb.New(time.Now()),
 			})
 		})

@@ -9,14 +9,13 @@ package watcher
 
 import (
 	"context"
-	"os"
 	"sync"
 
-	"github.com/millrace-io/millrace/shared/bus"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace-io/millrace/shared/event"
-	"github.com/millrace-io/millrace/shared/kube"
-	"github.com/millrace-io/millrace/shared/lease"
 	"github.com/millrace-io/millrace/shared/process"
+	"github.com/millrace-io/millrace/shared/role"
 )
 
 // Run publishes its share of the kinds until ctx ends, then hands them over.
@@ -25,43 +24,44 @@ func Run(ctx context.Context, env *process.Env) error {
 	if err := env.Load(&cfg); err != nil {
 		return err
 	}
-	events, err := bus.Connect(ctx, cfg.Bus, role, env.Log, env.Registry)
+	edges, err := role.Connect(ctx, env, roleName, cfg.Bus, cfg.Kube)
 	if err != nil {
 		return err
 	}
-	defer events.Close()
-	api, err := kube.Connect(cfg.Kube, "millrace-"+role, env.Log, env.Registry)
-	if err != nil {
+	defer edges.Close()
+	if err := edges.AwaitBus(ctx, edges.Bus.Ensure); err != nil {
 		return err
 	}
-	return serve(ctx, env, cfg, events, api)
-}
+	h := newHolder(env, edges, cfg.Kinds)
+	members := edges.Lease(cfg.units(), nil, h.memberStatus)
+	defer h.watchOver(env.Health)()
 
-func serve(ctx context.Context, env *process.Env, cfg Config, events *bus.Bus, api *kube.API) error {
-	h := &holder{
-		bus: events, api: apiServer{api}, log: env.Log, keeper: newKeeper(events, env.Log),
-		kinds: make(map[event.Kind]kindOf),
-	}
-	m := newMetrics(env.Registry)
-	units := cfg.units()
-	for _, unit := range units {
-		kind := event.Kind(unit)
-		h.kinds[kind] = kindOf{
-			kind: kind, metadataOnly: !withBody[kind], metrics: m.of(kind), status: &kindStatus{kind: kind},
-		}
-	}
-	host, _ := os.Hostname() // for people; empty will do
-	var members *lease.Lease
-	members = lease.New(lease.Config{
-		Role: role, Cluster: cfg.Bus.Cluster, Units: units, Host: host, Version: env.Version,
-		Status: func() []byte { return h.answer(members.Member(), host, env) },
-	}, events.KV(bus.Own), wire{events}, env.Log, env.Registry)
-	defer h.watchOver(env.Health, members)()
-
+	// The streams are looked after until the last kind has been handed over.
 	keeping, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var tasks sync.WaitGroup
 	tasks.Go(func() { h.keeper.run(keeping) })
 	defer tasks.Wait()
 	defer stop()
 	return members.Run(ctx, h.hold)
+}
+
+func newHolder(env *process.Env, edges *role.Edges, cfg Kinds) *holder {
+	h := &holder{
+		bus: edges.Bus, api: apiServer{edges.API}, log: env.Log,
+		keeper: newKeeper(edges.Bus, env.Log), kinds: kindsOf(cfg, env.Registry),
+	}
+	return h
+}
+
+// kindsOf prepares everything that this watcher may come to hold.
+func kindsOf(cfg Kinds, reg prometheus.Registerer) map[event.Kind]kindOf {
+	m := newMetrics(reg)
+	kinds := make(map[event.Kind]kindOf)
+	for _, unit := range cfg.units() {
+		kind := event.Kind(unit)
+		kinds[kind] = kindOf{
+			kind: kind, metadataOnly: !withBody[kind], metrics: m.of(kind), status: &kindStatus{kind: kind},
+		}
+	}
+	return kinds
 }
