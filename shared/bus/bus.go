@@ -81,19 +81,19 @@ func Connect(ctx context.Context, cfg Config, name string, log *slog.Logger, reg
 		log:     log,
 		metrics: newMetrics(reg),
 	}
-	if err := b.open(); err != nil {
+	if err := b.open(context.WithoutCancel(ctx)); err != nil {
 		return nil, fmt.Errorf("opening connection to %s: %w", cfg.redactedURL(), err)
 	}
 	return b, nil
 }
 
-// open dials and starts what runs beside the connection.
-func (b *Bus) open() error {
+// open dials and starts what runs beside the connection, until Close.
+func (b *Bus) open(ctx context.Context) error {
 	options, err := b.options()
 	if err != nil {
 		return err
 	}
-	run, stop := context.WithCancel(context.Background())
+	run, stop := context.WithCancel(ctx)
 	b.stop = stop
 	b.link = newLink()
 	b.publisher = newPublisher(b.metrics)

@@ -101,7 +101,7 @@ func (c Config) Validate() error {
 }
 
 func validURL(list string) error {
-	for _, one := range strings.Split(list, ",") {
+	for one := range strings.SplitSeq(list, ",") {
 		u, err := url.Parse(strings.TrimSpace(one))
 		if err != nil {
 			return errors.New("no URL")

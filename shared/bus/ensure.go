@@ -173,19 +173,34 @@ func mended(have, want jetstream.StreamConfig, replicas int) (jetstream.StreamCo
 	return next, !sameStream(have, next)
 }
 
-// sameStream compares what mended may set.
+// sameStream compares what mended may set; the rest was copied.
 func sameStream(a, b jetstream.StreamConfig) bool {
-	return a.Description == b.Description &&
-		strings.Join(a.Subjects, " ") == strings.Join(b.Subjects, " ") &&
-		a.Discard == b.Discard && a.DiscardNewPerSubject == b.DiscardNewPerSubject &&
-		a.MaxMsgs == b.MaxMsgs && a.MaxBytes == b.MaxBytes && a.MaxAge == b.MaxAge &&
-		a.MaxMsgSize == b.MaxMsgSize && a.MaxMsgsPerSubject == b.MaxMsgsPerSubject &&
-		a.MaxConsumers == b.MaxConsumers && a.Duplicates == b.Duplicates &&
-		a.AllowDirect == b.AllowDirect && a.AllowRollup == b.AllowRollup &&
-		a.DenyPurge == b.DenyPurge && a.DenyDelete == b.DenyDelete &&
-		a.AllowMsgTTL == b.AllowMsgTTL && a.SubjectDeleteMarkerTTL == b.SubjectDeleteMarkerTTL &&
-		a.Compression == b.Compression && a.Replicas == b.Replicas &&
-		maps.Equal(a.Metadata, b.Metadata)
+	return strings.Join(a.Subjects, " ") == strings.Join(b.Subjects, " ") &&
+		maps.Equal(a.Metadata, b.Metadata) && settingsOf(a) == settingsOf(b)
+}
+
+// settings are those of a stream that can be compared as one value.
+type settings struct {
+	description                      string
+	discard                          jetstream.DiscardPolicy
+	compression                      jetstream.StoreCompression
+	maxMsgs, maxBytes, maxPerSubject int64
+	maxMsgSize                       int32
+	maxConsumers, replicas           int
+	maxAge, duplicates, markerTTL    time.Duration
+	perSubject, direct, rollup, ttl  bool
+	denyPurge, denyDelete            bool
+}
+
+func settingsOf(c jetstream.StreamConfig) settings {
+	return settings{
+		description: c.Description, discard: c.Discard, compression: c.Compression,
+		maxMsgs: c.MaxMsgs, maxBytes: c.MaxBytes, maxPerSubject: c.MaxMsgsPerSubject, maxMsgSize: c.MaxMsgSize,
+		maxConsumers: c.MaxConsumers, replicas: c.Replicas,
+		maxAge: c.MaxAge, duplicates: c.Duplicates, markerTTL: c.SubjectDeleteMarkerTTL,
+		perSubject: c.DiscardNewPerSubject, direct: c.AllowDirect, rollup: c.AllowRollup, ttl: c.AllowMsgTTL,
+		denyPurge: c.DenyPurge, denyDelete: c.DenyDelete,
+	}
 }
 
 // replicas is how many servers a new stream is to be kept on.

@@ -17,11 +17,11 @@ const (
 	retryJitter = 100 * time.Millisecond
 )
 
-// Feed says what to read, Sink receives it.
-type (
-	Feed = event.Feed
-	Sink = event.Sink
-)
+// Feed says what to read.
+type Feed = event.Feed
+
+// Sink receives a feed.
+type Sink = event.Sink
 
 // Follow reads feed after feed into sink until ctx ends, whose error it returns.
 // A value from again forces a new feed; again may be nil.

@@ -410,3 +410,26 @@ func deleteConsumers(t testing.TB, url string) {
 		}
 	}
 }
+
+// What "caught up" rests on: not "nothing pending", but that the last message is
+// not behind the reader.
+func TestCompleteLooksAtTheLastMessage(t *testing.T) {
+	b := bustest.Connect(t, bustest.Start(t).Config(), "watcher")
+	pods := []string{event.KindFilter(b.Root(), "pods")}
+	ask := func(filters []string, seq uint64, want bool) {
+		t.Helper()
+		if got, err := b.Complete(within(t), filters, seq); got != want || err != nil {
+			t.Errorf("complete at %d = %t, %v, want %t", seq, got, err, want)
+		}
+	}
+	ask(pods, 0, true) // there is nothing
+	first := mustPublish(t, b, pod("a", 1), 0)
+	ask(pods, 0, false)
+	ask(pods, first, true)
+	last := mustPublish(t, b, pod("a", 2), first) // it replaced the only one
+	ask(pods, first, false)
+	ask(pods, last, true)
+	mustPublish(t, b, event.Message{Kind: "nodes", Key: event.Key{Name: "n"}, Op: event.Put}, 0)
+	ask(pods, last, true) // another kind is not our concern
+	ask([]string{pods[0], event.KindFilter(b.Root(), "nodes")}, last, false)
+}

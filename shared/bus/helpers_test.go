@@ -130,7 +130,7 @@ func (r *recorder) await(t testing.TB, what string, ok func() bool) {
 		case <-changed:
 		case <-after:
 			r.mu.Lock()
-			defer r.mu.Unlock()
+			defer r.mu.Unlock() //nolint:gocritic // Fatalf ends the loop
 			t.Fatalf("waited in vain for %s; replay %d, %d messages, gaps %q", what, r.replay, len(r.got), r.gaps)
 		}
 	}

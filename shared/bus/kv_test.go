@@ -181,7 +181,7 @@ func (k *bucket) await(t testing.TB, what string, ok func() bool) {
 		case <-changed:
 		case <-after:
 			k.mu.Lock()
-			defer k.mu.Unlock()
+			defer k.mu.Unlock() //nolint:gocritic // Fatalf ends the loop
 			t.Fatalf("waited in vain for %s; replay %d, caught %d, values %v, gaps %q", what, k.replay, k.caught, k.values, k.gaps)
 		}
 	}
@@ -282,7 +282,7 @@ func TestAskAll(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer stop()
+		t.Cleanup(stop)
 		if _, err := m.Ask(within(t), "millrace.test.status", nil); err != nil { // the subscription is there
 			t.Fatal(err)
 		}

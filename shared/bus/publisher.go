@@ -154,6 +154,9 @@ func (p *publisher) refuse(done func(seq uint64, err error), err error) {
 func (p *publisher) failAll(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.stopped {
+		err = ErrClosed // the library reports our own closing later, as a disconnect
+	}
 	for _, id := range p.order {
 		if f := p.pending[id]; f != nil {
 			p.lost = append(p.lost, loss{f, err})

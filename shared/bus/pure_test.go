@@ -114,7 +114,7 @@ func TestReadAck(t *testing.T) {
 // we are the ones who heard nothing.
 func TestConnectedTime(t *testing.T) {
 	start := time.Now()
-	at := func(d time.Duration) time.Time { return start.Add(d) }
+	at := start.Add
 	l := newLink()
 	read := func(d, want time.Duration) {
 		t.Helper()

@@ -236,7 +236,7 @@ func freePorts(t testing.TB, n int) []int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = l.Close() }()
+		defer func() { _ = l.Close() }() //nolint:gocritic // all stay open until all are found, so that they differ
 		ports[i] = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,7 +24,7 @@ const (
 
 // A test binary that imports this package can be run again as a server: no
 // TestMain has to say so, and nothing has to be built first.
-func init() {
+func init() { //nolint:gochecknoinits // it must run before any test, in every test binary
 	if dir := os.Getenv(childDir); dir != "" {
 		os.Exit(serve(dir))
 	}
@@ -92,8 +93,23 @@ func (p *Process) Stop() { p.end(syscall.SIGTERM) }
 // Kill ends it with SIGKILL.
 func (p *Process) Kill() { p.end(syscall.SIGKILL) }
 
-// Freeze and Thaw stop and continue the process.
-func (p *Process) Freeze() { p.signal(syscall.SIGSTOP) }
+// Freeze stops the process and returns when every thread of it stands still,
+// which the signal alone does not promise.
+func (p *Process) Freeze() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	await(p.t, "NATS to stand still", func() bool {
+		states, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+		for _, file := range states {
+			// The state follows the name in parentheses: "42 (name) T …".
+			stat, err := os.ReadFile(file)
+			if _, after, ok := strings.Cut(string(stat), ") "); err != nil || !ok || after[0] != 'T' {
+				return false
+			}
+		}
+		return len(states) > 0
+	})
+}
 
 // Thaw continues a frozen process.
 func (p *Process) Thaw() { p.signal(syscall.SIGCONT) }
