@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"time"
 
 	"github.com/millrace-io/millrace/shared/bus"
 	"github.com/millrace-io/millrace/shared/event"
@@ -27,6 +28,10 @@ type Kinds struct {
 	// Metadata are further kinds, carried as metadata only: what quota is to
 	// count. Default: none.
 	Metadata []event.Kind `envconfig:"WATCHER_KINDS_METADATA"`
+	// TombstoneLife is how long the last word on a deleted object stays in the
+	// stream. Unit: Go duration, at least 1s, the server's smallest. Default:
+	// architecture section 3; a reader that was away for longer replays anyway.
+	TombstoneLife time.Duration `envconfig:"WATCHER_TOMBSTONE_LIFE" default:"24h"`
 }
 
 // kindShape is how the API spells resources and groups.
@@ -40,6 +45,9 @@ func (k Kinds) Validate() error {
 	all := slices.Concat(k.Kinds, k.Metadata)
 	if len(all) == 0 {
 		return fmt.Errorf("MILLRACE_WATCHER_KINDS is empty; it must name at least one kind")
+	}
+	if k.TombstoneLife != 0 && k.TombstoneLife < time.Second {
+		return fmt.Errorf("MILLRACE_WATCHER_TOMBSTONE_LIFE is %s; it must be at least 1s", k.TombstoneLife)
 	}
 	for i, kind := range all {
 		setting := "MILLRACE_WATCHER_KINDS"

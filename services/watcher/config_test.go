@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kelseyhightower/envconfig"
 
@@ -24,6 +25,7 @@ func TestKindsAreRefusedWithOneClearLine(t *testing.T) {
 		"a kind named twice":            {Kinds{Kinds: []event.Kind{"pods", "pods"}}, "named twice"},
 		"a kind in both settings":       {Kinds{Kinds: []event.Kind{"jobs.batch"}, Metadata: []event.Kind{"jobs.batch"}}, "named twice"},
 		"heartbeats":                    {Kinds{Kinds: []event.Kind{"leases.coordination.k8s.io"}}, "heartbeats"},
+		"tombstones of no time":         {Kinds{Kinds: []event.Kind{"pods"}, TombstoneLife: time.Millisecond}, "at least 1s"},
 		"pods stripped of their bodies": {Kinds{Metadata: []event.Kind{"pods"}}, "readers need more"},
 	}
 	for name, tt := range tests {

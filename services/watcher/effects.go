@@ -11,9 +11,7 @@ import (
 	"github.com/millrace-io/millrace/shared/protocol"
 )
 
-// tombstoneLife is how long the last word on a deleted object stays in the
-// stream. Unit: time. Source: architecture section 3; a reader that was away for
-// longer replays anyway.
+// tombstoneLife is the default of Kinds.TombstoneLife.
 const tombstoneLife = 24 * time.Hour
 
 // retryPolicy paces what is tried until it succeeds: 50 ms to 1 s.
@@ -69,7 +67,7 @@ func (o *owner) publish(e *protocol.Effect[*body]) {
 		m.Observed = time.Now()
 	}
 	if m.Op == event.Delete {
-		p.TTL = tombstoneLife
+		p.TTL = o.tombstones
 	}
 	p.Message = m
 	o.flying++

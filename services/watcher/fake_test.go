@@ -382,7 +382,7 @@ func newRig(t *testing.T) *rig {
 		t: t, bus: newFakeStream(), grant: &fakeGrant{epoch: 7, draining: make(chan struct{})}, ended: make(chan error, 1),
 		api: &fakeServer{objects: map[event.Key]kube.Object{}, version: 100},
 	}
-	k := kindOf{kind: testKind, metrics: newMetrics(prometheus.NewRegistry()).of(testKind), status: &kindStatus{kind: testKind, held: true}}
+	k := kindOf{kind: testKind, tombstones: tombstoneLife, metrics: newMetrics(prometheus.NewRegistry()).of(testKind), status: &kindStatus{kind: testKind, held: true}}
 	r.owner = newOwner(k, r.grant, r.bus, r.api, slog.New(slog.DiscardHandler), func(error) {})
 	return r
 }

@@ -29,6 +29,7 @@ var restartPolicy = backoff.Policy{Base: 200 * time.Millisecond, Max: 5 * time.S
 type kindOf struct {
 	kind         event.Kind
 	metadataOnly bool
+	tombstones   time.Duration // how long one lives
 	metrics      *kindMetrics
 	status       *kindStatus
 }

@@ -45,7 +45,7 @@ func holding(t *testing.T, r *rig, assets *fakeAssets) (h *holder, release func(
 	h = &holder{bus: r.bus, api: r.api, log: slog.New(slog.DiscardHandler), keeper: newKeeper(assets, slog.New(slog.DiscardHandler))}
 	ctx, cancel := context.WithCancel(t.Context())
 	var tasks sync.WaitGroup
-	k := kindOf{kind: testKind, metrics: newMetrics(prometheus.NewRegistry()).of(testKind), status: &kindStatus{kind: testKind}}
+	k := kindOf{kind: testKind, tombstones: tombstoneLife, metrics: newMetrics(prometheus.NewRegistry()).of(testKind), status: &kindStatus{kind: testKind}}
 	h.kinds = map[event.Kind]kindOf{testKind: k}
 	tasks.Go(func() { h.keeper.run(ctx) })
 	tasks.Go(func() { _ = h.publish(ctx, k, r.grant) })

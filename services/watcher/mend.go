@@ -48,7 +48,7 @@ func (m mender) Broken(subject string, seq uint64, err error) {
 	m.o.log.Warn("message cannot be read, clearing its place", "subject", subject, "seq", seq, "err", err)
 	p := bus.Publication{
 		PK: partition.OfKey(place.Key, m.o.bus.Partitions()), PN: partition.OfNamespace(place.Key, m.o.bus.Partitions()),
-		Expect: seq, TTL: tombstoneLife,
+		Expect: seq, TTL: m.o.tombstones,
 		Message: event.Message{
 			Kind: place.Kind, Key: place.Key, Op: event.Delete,
 			Epoch: m.o.grant.Epoch(), Projection: projection, Observed: time.Now(),

@@ -50,6 +50,7 @@ type grant interface {
 type owner struct {
 	kind         event.Kind
 	metadataOnly bool
+	tombstones   time.Duration
 	grant        grant
 	bus          stream
 	api          server
@@ -85,7 +86,7 @@ type owner struct {
 func newOwner(k kindOf, g grant, b stream, api server, log *slog.Logger, missing func(error)) *owner {
 	p := b.Partitions()
 	return &owner{
-		kind: k.kind, metadataOnly: k.metadataOnly, metrics: k.metrics, status: k.status,
+		kind: k.kind, metadataOnly: k.metadataOnly, tombstones: k.tombstones, metrics: k.metrics, status: k.status,
 		grant: g, bus: b, api: api, missing: missing,
 		log:    log.With("kind", string(k.kind), "epoch", g.Epoch()),
 		inputs: make(chan func(), backlog), results: make(chan func(), window+p),

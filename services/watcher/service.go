@@ -8,6 +8,7 @@
 package watcher
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
@@ -60,7 +61,7 @@ func kindsOf(cfg Kinds, reg prometheus.Registerer) map[event.Kind]kindOf {
 	for _, unit := range cfg.units() {
 		kind := event.Kind(unit)
 		kinds[kind] = kindOf{
-			kind: kind, metadataOnly: !withBody[kind], metrics: m.of(kind), status: &kindStatus{kind: kind},
+			kind: kind, metadataOnly: !withBody[kind], tombstones: cmp.Or(cfg.TombstoneLife, tombstoneLife), metrics: m.of(kind), status: &kindStatus{kind: kind},
 		}
 	}
 	return kinds
