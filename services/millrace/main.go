@@ -20,10 +20,13 @@ import (
 // version is set by the linker.
 var version string
 
-// roles are what runs until it is told to stop.
-var roles = map[string]func(ctx context.Context, env *process.Env) error{
-	"watcher":   watcher.Run,
-	"endpoints": endpoints.Run,
+// roles are what runs until it is told to stop, and the configuration it reads.
+var roles = map[string]struct {
+	run    func(ctx context.Context, env *process.Env) error
+	config any
+}{
+	"watcher":   {watcher.Run, &watcher.Config{}},
+	"endpoints": {endpoints.Run, &endpoints.Config{}},
 }
 
 // settings are the configuration structs of all roles and commands: a variable
@@ -42,7 +45,10 @@ func run(args []string, out, complaints io.Writer) int {
 	}
 	name := args[0]
 	if role, ok := roles[name]; ok && len(args) == 1 {
-		return process.Main(name, role, settings()...)
+		if code := process.Check(name, role.config, settings()...); code != process.ExitOK {
+			return code
+		}
+		return process.Main(name, role.run, settings()...)
 	}
 	switch name {
 	case "version":

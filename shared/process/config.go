@@ -199,6 +199,9 @@ func validate(prefix string, v reflect.Value) error {
 		if errors.Is(err, ErrConfig) {
 			return err
 		}
+		if strings.HasPrefix(err.Error(), prefix+"_") { // it names the variable itself
+			return configError("%w", err)
+		}
 		return configError("%s: %w", prefix, err)
 	}
 	return nil

@@ -23,6 +23,9 @@ type policyConfig struct {
 }
 
 func (p *policyConfig) Validate() error {
+	if p.Burst > 1000 {
+		return fmt.Errorf("MILLRACE_NODE_BURST is %d; it must be at most 1000", p.Burst)
+	}
 	if p.Burst < 1 {
 		return fmt.Errorf("burst is %d; it must be at least 1", p.Burst)
 	}
@@ -114,6 +117,10 @@ func TestLoad(t *testing.T) {
 		"a Validate of an inner struct is asked and its place named": {
 			env:  map[string]string{"MILLRACE_NODE_BURST": "0"},
 			want: "MILLRACE_NODE: burst is 0; it must be at least 1",
+		},
+		"a Validate that names the variable is not told twice": {
+			env:  map[string]string{"MILLRACE_NODE_BURST": "1001"},
+			want: "MILLRACE_NODE_BURST is 1001; it must be at most 1000",
 		},
 	}
 	for name, tt := range tests {

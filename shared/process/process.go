@@ -98,6 +98,25 @@ func Main(role string, run func(ctx context.Context, env *Env) error, known ...a
 	return serve(role, run, known, signals, os.Stderr)
 }
 
+// Check reads a role's configuration before anything is started for it, so that
+// a mistake is the only thing the process says. spec is a pointer to the struct
+// that the role will Load, known as in Main. It returns the code to exit with;
+// ExitOK: go on.
+func Check(role string, spec any, known ...any) int {
+	return check(role, spec, known, os.Stderr)
+}
+
+func check(role string, spec any, known []any, out io.Writer) int {
+	var settings Settings
+	known = append([]any{&settings, spec}, known...)
+	for _, s := range []any{&settings, spec} {
+		if err := Load(Prefix, s, known...); err != nil {
+			return complain(out, role, err)
+		}
+	}
+	return ExitOK
+}
+
 func serve(role string, run func(context.Context, *Env) error, known []any, signals <-chan os.Signal, out io.Writer) int {
 	var settings Settings
 	known = append([]any{&settings}, known...)

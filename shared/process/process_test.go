@@ -176,3 +176,15 @@ func TestMainListensToRealSignals(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 }
+
+func TestCheckSaysNothingButWhatIsWrong(t *testing.T) {
+	var out bytes.Buffer
+	if code := check("test", &nodeConfig{}, nil, &out); code != ExitOK || out.Len() > 0 {
+		t.Errorf("check() = %d, %q; want %d and silence", code, out.String(), ExitOK)
+	}
+	t.Setenv("MILLRACE_NODE_BURST", "0")
+	const want = "millrace test: bad configuration: MILLRACE_NODE: burst is 0; it must be at least 1\n"
+	if code := check("test", &nodeConfig{}, nil, &out); code != ExitConfig || out.String() != want {
+		t.Errorf("check() = %d, %q; want %d, %q", code, out.String(), ExitConfig, want)
+	}
+}
