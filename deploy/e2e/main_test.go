@@ -146,6 +146,41 @@ func ready(ctx context.Context, t *testing.T, members ...*fleet.Member) {
 	}
 }
 
+// carried is how many kinds a watcher carries by default.
+const carried = 11
+
+// whole waits until every kind and every partition has a holder that has read
+// all of it and has nothing left to do.
+func whole(ctx context.Context, t *testing.T, f *fleet.Fleet) {
+	t.Helper()
+	eventually(ctx, t, 60*time.Second, "the installation is whole", func() (bool, string) {
+		s, err := f.Status(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		held := map[string]int{}
+		for _, r := range s.Roles {
+			held[r.Role] = r.Held
+			for _, m := range r.Members {
+				for _, u := range m.Units {
+					if !u.Synced || u.Queued > 0 {
+						return false, fmt.Sprintf("%s of %s: synced %t, %d queued", u.Unit, m.Host, u.Synced, u.Queued)
+					}
+				}
+			}
+		}
+		if held["watcher"] < carried || held["endpoints"] != partitions {
+			return false, fmt.Sprintf("held: %v", held)
+		}
+		for _, k := range s.Kinds {
+			if !k.Synced || k.Problem != "" {
+				return false, fmt.Sprintf("%s of %s: synced %t %s", k.Kind, k.Role, k.Synced, k.Problem)
+			}
+		}
+		return true, ""
+	})
+}
+
 // number reads a setting of these tests: CHANGES, ROUNDS, SEED.
 func number(t *testing.T, name string, otherwise int) int {
 	t.Helper()
