@@ -213,9 +213,7 @@ func (b *boat) follow(ctx context.Context, prefix string, replay uint64, stored 
 	for {
 		select {
 		case <-ctx.Done():
-			b.sea.mu.Lock()
-			defer b.sea.mu.Unlock()
-			delete(b.feeds, feed)
+			b.sea.change(func() { delete(b.feeds, feed) })
 			return
 		case e, ok := <-feed:
 			if !ok {

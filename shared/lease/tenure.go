@@ -26,8 +26,10 @@ const (
 	lostTaken   loss = "taken"   // the unit's lease names another
 )
 
-// Error makes a loss the cause of an ended context.
-func (l loss) Error() string { return "membership or unit lost: " + string(l) }
+// lossError is a loss as the cause of an ended context.
+type lossError struct{ why loss }
+
+func (e lossError) Error() string { return "membership or unit lost: " + string(e.why) }
 
 var errLeft = errors.New("left")
 
@@ -285,7 +287,7 @@ func (t *tenure) drop(g *Grant, why loss) {
 	t.count()
 	t.lease.metrics.losses.WithLabelValues(string(why)).Inc()
 	t.log.Info("lost unit", "unit", g.unit, "epoch", g.epoch, "reason", string(why))
-	g.cancel(why)
+	g.cancel(lossError{why})
 }
 
 // done takes a grant out whose hold has returned for good.
@@ -308,7 +310,7 @@ func (t *tenure) lose(why loss) {
 	}
 	t.log.Info("lost membership", "reason", string(why), "units", len(t.grants))
 	t.lease.metrics.losses.WithLabelValues(string(why)).Add(float64(len(t.grants)))
-	t.cancel(why)
+	t.cancel(lossError{why})
 	t.lease.metrics.held.Set(0)
 }
 
@@ -322,7 +324,6 @@ func (t *tenure) forget() {
 	for id, s := range t.gone {
 		if time.Since(s.at) > forgetEvery {
 			delete(t.gone, id)
-			delete(t.peers, id)
 			delete(t.revisions, id)
 		}
 	}

@@ -73,8 +73,8 @@ func (v view) Entry(key string, value []byte, revision uint64, deleted bool) {
 		v.member(id, value, revision, deleted)
 	} else if token, ok := strings.CutPrefix(rest, "p."); ok {
 		v.unit(token, value, revision, deleted)
+		v.t.nudge()
 	}
-	v.t.nudge()
 }
 
 func (v view) member(id string, value []byte, revision uint64, deleted bool) {
@@ -84,9 +84,11 @@ func (v view) member(id string, value []byte, revision uint64, deleted bool) {
 	case deleted:
 		t.went(id, byExpiry)
 		t.own.MemberExpired(id)
+		t.nudge()
 	case evicted:
 		t.went(id, byEviction)
 		t.own.MemberSeen(id, revision, true, t.now())
+		t.nudge()
 	default:
 		delete(t.gone, id)
 		t.own.MemberSeen(id, revision, false, t.now())
@@ -105,13 +107,14 @@ func (v view) member(id string, value []byte, revision uint64, deleted bool) {
 	}
 }
 
-// went notes the first sign that a member is gone.
+// went forgets who a member is, and notes the first sign that a member is gone.
 func (t *tenure) went(id, how string) {
 	first, known := t.gone[id]
 	if !known {
 		first.at = time.Now()
 	}
 	t.gone[id] = sign{first.at, how}
+	delete(t.peers, id)
 }
 
 func (t *tenure) introduce(id string, value []byte) {
@@ -122,6 +125,7 @@ func (t *tenure) introduce(id string, value []byte) {
 	if err := proto.Unmarshal(value, &m); err != nil {
 		t.log.Warn("reading member", "other", id, "err", err)
 	}
+	t.nudge() // a mere renewal needs no judgement
 	t.peers[id] = Peer{ID: id, Host: m.GetHost(), Version: m.GetVersion(), Started: m.GetStarted().AsTime()}
 }
 
