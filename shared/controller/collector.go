@@ -71,9 +71,9 @@ func (x *collector) Collect(out chan<- prometheus.Metric) {
 
 	kinds := x.c.kinds()
 	for _, kind := range x.c.inputs() {
-		st, any := kinds[kind]
+		st, held := kinds[kind]
 		age := st.Age.Seconds()
-		if any && !st.Known {
+		if held && !st.Known {
 			age = math.Inf(1)
 		}
 		gauge(x.freshness, age, string(kind))

@@ -41,7 +41,7 @@ func (e *StaleError) Error() string {
 }
 
 // Is makes a StaleError an ErrStale.
-func (e *StaleError) Is(target error) bool { return target == ErrStale } //nolint:errorlint // Is compares with the sentinel itself
+func (e *StaleError) Is(target error) bool { return target == ErrStale }
 
 // terminalError is a failure that no retry can mend.
 type terminalError struct{ err error }

@@ -174,6 +174,12 @@ func (r *rig) flaky() {
 	}
 }
 
+func (r *rig) isFailing() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failing
+}
+
 func (r *rig) fail(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -20,11 +20,10 @@ func (r *rig) moves() []uint64 {
 // 6.3. The durable position follows the lowest sequence that is not reconciled,
 // about every 16 s and at release.
 func TestTheDurablePositionIsMoved(t *testing.T) {
-	failing := false
 	play(t, 1, func(r *rig) {
 		mirror := r.reconcile
 		r.reconcile = func(ctx context.Context, p *Partition, k event.Key) (Result, error) {
-			if failing && k == key("a") {
+			if r.isFailing() && k == key("a") {
 				return Result{}, errors.New("not yet")
 			}
 			return mirror(ctx, p, k)
@@ -40,7 +39,7 @@ func TestTheDurablePositionIsMoved(t *testing.T) {
 		if got := r.moves(); len(got) != 1 {
 			r.Errorf("moved to %v within 21 s, want one move", got)
 		}
-		failing = true
+		r.fail(true)
 		stuck := r.Seq() + 1
 		r.Put(things, key("a"), "y")
 		r.Put(things, key("b"), "x")
@@ -48,7 +47,7 @@ func TestTheDurablePositionIsMoved(t *testing.T) {
 		if got := r.moves(); got[len(got)-1] != stuck {
 			r.Errorf("position %d, want %d, where a is stuck", got[len(got)-1], stuck)
 		}
-		failing = false
+		r.fail(false)
 		settle(31 * time.Second)
 		g.Drain()
 		if got := r.moves(); got[len(got)-1] < r.Seq()-6 {

@@ -90,16 +90,13 @@ func (l *letters) signal() {
 // run does what is pending until ctx ends.
 func (l *letters) run(ctx context.Context) {
 	for {
-		wait := time.Duration(-1)
-		if !l.load(ctx) || !l.send(ctx) {
-			wait = time.Second
-		}
-		var timer <-chan time.Time
-		if wait > 0 {
-			timer = time.After(wait)
+		var again <-chan time.Time
+		loaded, sent := l.load(ctx), l.send(ctx)
+		if !loaded || !sent {
+			again = time.After(time.Second)
 		}
 		select {
-		case <-timer:
+		case <-again:
 		case <-l.wake:
 		case <-ctx.Done():
 			return
@@ -118,7 +115,7 @@ func (l *letters) load(ctx context.Context) bool {
 	found, err := l.bus.DeadLetters(ctx)
 	if err != nil {
 		l.log.Debug("reading dead letters failed", "err", err)
-		return l.send(ctx) && false
+		return false
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,16 +139,11 @@ func (l *letters) load(ctx context.Context) bool {
 // send does what is pending and reports whether all of it is done.
 func (l *letters) send(ctx context.Context) bool {
 	for {
-		at, letter, any := l.next()
-		if !any {
+		at, letter, pending := l.next()
+		if !pending {
 			return true
 		}
-		do, err := "write", error(nil)
-		if letter != nil {
-			err = l.bus.DeadLetter(ctx, letter)
-		} else {
-			do, err = "clear", l.bus.ClearDeadLetter(ctx, l.role, at.kind, at.key)
-		}
+		do, err := l.put(ctx, at, letter)
 		if err != nil {
 			l.log.Debug("dead letter was not taken", "kind", at.kind, "key", at.key, "do", do, "err", err)
 			return false
@@ -161,7 +153,15 @@ func (l *letters) send(ctx context.Context) bool {
 	}
 }
 
-func (l *letters) next() (at object, letter *millracev1.DeadLetter, any bool) {
+// put writes one letter, or clears it if it is nil.
+func (l *letters) put(ctx context.Context, at object, letter *millracev1.DeadLetter) (do string, err error) {
+	if letter == nil {
+		return "clear", l.bus.ClearDeadLetter(ctx, l.role, at.kind, at.key)
+	}
+	return "write", l.bus.DeadLetter(ctx, letter)
+}
+
+func (l *letters) next() (at object, letter *millracev1.DeadLetter, pending bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for at, letter = range l.pending {

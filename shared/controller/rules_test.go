@@ -353,11 +353,11 @@ func TestRule7AConflictIsAnsweredOnALiveRead(t *testing.T) {
 
 // 6.7. Everything else is retried for as long as it takes, at most 30 s apart.
 func TestRule7FailuresAreRetriedForAsLongAsItTakes(t *testing.T) {
-	failing := true
 	play(t, 1, func(r *rig) {
+		r.fail(true)
 		mirror := r.reconcile
 		r.reconcile = func(ctx context.Context, p *Partition, k event.Key) (Result, error) {
-			if failing && k == key("a") {
+			if r.isFailing() && k == key("a") {
 				return Result{}, errors.New("refused by policy")
 			}
 			return mirror(ctx, p, k)
@@ -381,7 +381,7 @@ func TestRule7FailuresAreRetriedForAsLongAsItTakes(t *testing.T) {
 		if o, _ := r.Get(outs, key("b")); o.Body != "x/0" {
 			r.Error("another key was held up")
 		}
-		failing = false
+		r.fail(false)
 		settle(30 * time.Second)
 		r.wantMirrored()
 	})

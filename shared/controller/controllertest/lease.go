@@ -25,6 +25,7 @@ type Grant struct {
 	once     sync.Once
 	ctx      context.Context
 	cancel   context.CancelFunc
+	begun    chan struct{} // ctx is set
 	done     chan struct{}
 }
 
@@ -66,10 +67,15 @@ func (g *Grant) Lose() {
 
 // Claim grants a partition to whoever runs.
 func (l *Lease) Claim(index int) *Grant {
-	g := &Grant{index: index, epoch: l.epoch.Add(1), draining: make(chan struct{}), done: make(chan struct{})}
-	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g := &Grant{index: index, epoch: l.epoch.Add(1), draining: make(chan struct{}), begun: make(chan struct{}), done: make(chan struct{})}
 	l.claims <- g
+	<-g.begun
 	return g
+}
+
+func (g *Grant) begin(ctx context.Context) {
+	g.ctx, g.cancel = context.WithCancel(ctx)
+	close(g.begun)
 }
 
 // Run implements controller.Lease.
@@ -86,6 +92,7 @@ func (l *Lease) Run(ctx context.Context, hold func(ctx context.Context, g *Grant
 			return nil
 		case g := <-l.claims:
 			grants = append(grants, g)
+			g.begin(context.WithoutCancel(ctx))
 			holds.Go(func() {
 				defer close(g.done)
 				defer g.cancel()

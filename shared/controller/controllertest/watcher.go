@@ -3,6 +3,7 @@ package controllertest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -68,11 +69,10 @@ func (w *World) Get(kind event.Kind, key event.Key) (Object, bool) {
 func (w *World) Objects(kind event.Kind) map[event.Key]Object {
 	w.Mu.Lock()
 	defer w.Mu.Unlock()
-	out := make(map[event.Key]Object)
-	for key, o := range w.objects[kind] {
-		out[key] = o
+	if w.objects[kind] == nil {
+		return make(map[event.Key]Object)
 	}
-	return out
+	return maps.Clone(w.objects[kind])
 }
 
 // Watcher carries one kind to the stream.
