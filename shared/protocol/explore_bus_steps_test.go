@@ -113,7 +113,7 @@ func (w *bus) take(s step) (violation string) {
 		w.faulty = true
 	}
 	switch s.what {
-	case actWrite, actExpire, actKill, actKillQuietly, actRollback, actWipe, actLate, actTakeover, actLost, actSweep:
+	case actWrite, actExpire, actKill, actKillQuietly, actRollback, actWipe, actLate, actTakeover, actLost, actSweep, actFinal:
 		return w.takeWorld(s)
 	case actDeliver, actBegin, actAgain:
 		return w.takeReader(s)
@@ -191,8 +191,17 @@ func (w *bus) takeWorld(s step) (violation string) {
 		for i := range w.readers {
 			w.begin(&w.readers[i])
 		}
+	case actFinal:
+		w.final = true
+		for i := range w.watchers {
+			for s := range w.cfg.partitions {
+				if w.watchers[i].stage == running {
+					w.watchers[i].p.Mark(s)
+				}
+			}
+		}
 	}
-	if s.what == actKill || s.what == actRollback || s.what == actWipe {
+	if s.what == actKill || s.what == actRollback || s.what == actWipe || s.what == actFinal {
 		for i := range w.watchers {
 			if w.watchers[i].stage == off {
 				continue
@@ -333,6 +342,8 @@ func (w *bus) heal() (step, bool) {
 		return w.healMark()
 	case w.cfg.quiet > 0 && !w.swept:
 		return step{what: actSweep}, true
+	case len(w.readers) > 0 && !w.final:
+		return step{what: actFinal}, true
 	default:
 		return step{}, false
 	}
@@ -457,7 +468,7 @@ func (w *bus) encode(c *code) {
 	for _, v := range [...]int8{b.writes, b.touches, b.late, b.resets, b.takeovers, b.crashes, b.relists, b.expiries, b.kills, b.quiet, b.rollbacks, b.wipes, b.again, b.claims, b.marks, w.names, w.acts, w.turn} {
 		c.int(int(v))
 	}
-	c.bool(w.asked, w.faulty, w.swept)
+	c.bool(w.asked, w.faulty, w.swept, w.final)
 	c.num(w.epochs)
 	c.seq(w.seq)
 	c.int(len(w.log))
@@ -610,6 +621,8 @@ func (w *bus) describe(s step) string {
 		return "what is under way is lost"
 	case actSweep:
 		return "every reader replays"
+	case actFinal:
+		return "every slice is marked"
 	default:
 		return w.describeMember(s)
 	}

@@ -59,6 +59,7 @@ const (
 	actDrop
 	actLost
 	actSweep
+	actFinal
 )
 
 // busConfig says how large a world is and how often what may go wrong.
@@ -169,6 +170,7 @@ type bus struct {
 	faulty   bool // something went wrong before
 	turn     int8 // of healing bookmarks
 	swept    bool // healing has let every reader replay once more
+	final    bool // healing has sent a last bookmark
 	names    int8 // generated so far
 	acts     int8 // writes by members
 }

@@ -1,10 +1,6 @@
 package protocol
 
-import (
-	"fmt"
-
-	"github.com/millrace-io/millrace/shared/event"
-)
+import "fmt"
 
 // Members of the bus world reconcile the one object of the first kind into one
 // output of the second: it exists if and only if the input does, and has its
@@ -127,6 +123,10 @@ func (w *bus) decide(r *reader) {
 	if p.do != planNone && m.fresh && !m.live && w.cfg.without.keeps(ruleLiveFirst) {
 		p = w.plan(r, true)
 	}
+	if p.do == planCreate && (!w.cfg.without.keeps(ruleNames) || w.cfg.names > 1) {
+		p.name = min(w.names, int8(w.cfg.keys)-1) //nolint:gosec // small
+		w.names++
+	}
 	m.live, m.fresh = false, m.fresh && p.do == planNone
 	m.plan = p
 }
@@ -142,10 +142,6 @@ func (w *bus) plan(r *reader, live bool) plan {
 	switch {
 	case in.uid != 0 && len(names) == 0:
 		p.do = planCreate
-		if !w.cfg.without.keeps(ruleNames) || w.cfg.names > 1 && w.cfg.alone {
-			p.name = min(w.names, int8(w.cfg.keys)-1) //nolint:gosec // small
-			w.names++
-		}
 	case in.uid != 0 && objects[0].body != in.body:
 		p.do, p.name, p.uid, p.version = planUpdate, names[0], objects[0].uid, objects[0].version
 	case in.uid == 0 && len(names) > 0:
@@ -172,12 +168,12 @@ func (w *bus) apply(r *reader) (violation string) {
 	if w.acts++; w.acts > maxActs {
 		return "members fight without end"
 	}
+	if !fits {
+		return fmt.Sprintf("a write decided on version %d of the output lands on version %d, which it never saw", p.version, version)
+	}
 	if p.do == planDelete {
 		if bad := w.mayRemove(p); bad != "" {
 			return bad
-		}
-		if c.uid != p.uid {
-			return fmt.Sprintf("the output with UID %s was judged and the one with UID %s deleted", uidOf(p.uid), uidOf(c.uid))
 		}
 		w.put(1, p.name, 0)
 		m.wrote = Write{Kind: "out", Key: exploreKeys[p.name], UID: uidOf(p.uid), Deleted: true}
@@ -270,5 +266,3 @@ func (p plan) String() string {
 		return "nothing to write"
 	}
 }
-
-var _ = event.Put

@@ -27,8 +27,9 @@ const (
 	// WishRelease: finish what is in hand on Unit, then give it up by CAS on
 	// Revision.
 	WishRelease
-	// WishEvict: mark member Member as dead by CAS on Revision; answer with
-	// MemberSeen(…, evicted) or nothing.
+	// WishEvict: mark member Member as dead by CAS on Revision, which is zero
+	// for one whose key was never told; answer with MemberSeen(…, evicted) or
+	// nothing.
 	WishEvict
 )
 
@@ -134,7 +135,9 @@ func (o *Ownership) LeaseSeen(unit, holder string, revision uint64, now time.Dur
 	}
 	o.leases[unit] = leaseView{holder: holder, revision: revision}
 	if _, known := o.members[holder]; !known && holder != "" {
-		o.members[holder] = memberView{renewed: now}
+		// Its key may be renewed ahead of this view for long: that it was not
+		// told does not mean that it is not there, unless all has been told.
+		o.members[holder] = memberView{renewed: now, present: o.caught}
 	}
 }
 
