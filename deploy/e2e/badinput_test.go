@@ -261,7 +261,11 @@ func TestAnUnlistableKindStopsNothingElse(t *testing.T) {
 	rest := o.awaitRest(ctx, t, f, 30*time.Second)
 	waits(ctx, t, watcher, kind+": no list yet: failed to list "+kind+": "+kind+" is forbidden")
 	mayRead(ctx, t, w.api, gvr)
-	waits(ctx, t, watcher, "conversion webhook")
+	eventually(ctx, t, 15*time.Second, "another reason than a right that lacks", func() (bool, string) {
+		ready, text, err := watcher.Readyz(ctx)
+		return err == nil && !ready && strings.Contains(text, kind+": no list yet") && !strings.Contains(text, "forbidden"), text
+	})
+	waits(ctx, t, watcher, kind)
 	if ok, text, err := replica.Readyz(ctx); !ok {
 		t.Errorf("endpoints is not ready: %s %v", text, err)
 	}
