@@ -157,7 +157,7 @@ func TestAReconcilerThatIsACloserIsClosed(t *testing.T) {
 func TestAClaimAsksForABookmark(t *testing.T) {
 	play(t, 1, func(r *rig) { r.Put(things, key("a"), "x") }, func(r *rig) {
 		settle(3100 * time.Millisecond) // between two bookmarks
-		r.Put(things, key("b"), "x")    // those in the stream do not match any more
+		r.Put(things, key("a"), "y")    // superseded: the last one tells of more than comes before it
 		r.lease.Claim(0)
 		settle(250 * time.Millisecond)
 		r.wantMirrored()
@@ -192,4 +192,31 @@ func TestStatusTellsWhatIsHeld(t *testing.T) {
 			r.Errorf("things are %v s old", age)
 		}
 	})
+}
+
+// 6.1, 6.2. Complete is not enough: until all keys have been named, it is not
+// known which of them need a live read.
+func TestNoKeyIsDecidedBeforeAllKeysHaveBeenNamed(t *testing.T) {
+	r := newRig(t, 1)
+	r.def.Wide = nil
+	var err error
+	if r.c, err = New(r.cfg, r.def, r.World, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	defer r.c.work.close()
+	p := newPartition(t.Context(), r.c, &benchGrant{})
+	p.feed.Begin(1)
+	for i, kind := range []event.Kind{things, outs} {
+		p.feed.Deliver(event.Message{Kind: kind, Op: event.Bookmark, Seq: uint64(i + 1), Projection: 1, Mark: &event.Mark{}})
+	}
+	if _, complete := p.complete(); !complete {
+		t.Fatal("the inputs are not complete")
+	}
+	if err := p.Guard(t.Context(), key("a"), Harmless); !errors.Is(err, ErrNotSynced) {
+		t.Errorf("Guard before the keys were named: %v, want ErrNotSynced", err)
+	}
+	p.open(0)
+	if err := p.Guard(t.Context(), key("a"), Harmless); err != nil {
+		t.Errorf("Guard after it: %v", err)
+	}
 }

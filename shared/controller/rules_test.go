@@ -177,6 +177,31 @@ func TestRule5ABookmarkTellsOfAWriteThatNoEventFollows(t *testing.T) {
 	})
 }
 
+// 6.5. The same of a wide kind.
+func TestRule5ABookmarkTellsOfAWriteToAWideKind(t *testing.T) {
+	node := event.Key{Name: "n1"}
+	play(t, 1, func(r *rig) {
+		r.Put(nodes, node, "same")
+		r.reconcile = func(_ context.Context, p *Partition, k event.Key) (Result, error) {
+			o := r.Put(nodes, node, "same")
+			p.Wrote(k, protocol.Write{Kind: nodes, Key: node, UID: o.UID, Version: o.Version})
+			return Result{}, nil
+		}
+	}, func(r *rig) {
+		r.lease.Claim(0)
+		settle(3500 * time.Millisecond)
+		r.things.SetMute(true) // so that only the wide bookmark can tell
+		r.outs.SetMute(true)
+		r.Put(things, key("a"), "x")
+		settle(time.Millisecond)
+		r.Put(things, key("a"), "y")
+		settle(100 * time.Millisecond)
+		r.wantRuns(key("a"), 1)
+		settle(time.Second)
+		r.wantRuns(key("a"), 2)
+	})
+}
+
 // 6.5. Bounded, with the live read as the way out.
 func TestRule5TheWaitEndsInALiveRead(t *testing.T) {
 	var live []bool
