@@ -97,16 +97,21 @@ func enough(err error) error {
 func (b *Bus) createReader(ctx context.Context, r reading) (pending uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, createWait)
 	defer cancel()
-	consumer, err := b.js.CreateConsumer(ctx, r.stream, jetstream.ConsumerConfig{
+	config := jetstream.ConsumerConfig{
 		Name:              r.name,
 		DeliverPolicy:     jetstream.DeliverAllPolicy,
 		AckPolicy:         jetstream.AckNonePolicy,
-		FilterSubjects:    r.filters,
 		HeadersOnly:       r.headersOnly,
 		InactiveThreshold: inactiveLife,
 		MemoryStorage:     true,
 		Replicas:          1,
-	})
+	}
+	if len(r.filters) == 1 { // a single filter is part of the request's subject, and so of a user's rights
+		config.FilterSubject = r.filters[0]
+	} else {
+		config.FilterSubjects = r.filters
+	}
+	consumer, err := b.js.CreateConsumer(ctx, r.stream, config)
 	if err != nil {
 		return 0, fmt.Errorf("creating consumer %s: %w", r.name, sorted(err))
 	}
