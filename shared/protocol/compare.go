@@ -10,15 +10,19 @@ type Comparison struct {
 	found     map[event.Key]event.Message
 	forgot    map[event.Key]struct{} // stored and forgotten since it began
 	bookmarks []event.Message
+	// followed is what the follower delivered since it began: it may have
+	// landed after the snapshot was taken, and passes the follower only once.
+	followed map[event.Key]event.Message
 }
 
 // BeginCompare must be called before the snapshot is started, and after the
 // (re)connection that is its reason. One comparison at a time.
 func (p *Publisher[B]) BeginCompare() *Comparison {
 	p.compare = &Comparison{
-		fence:  p.ops,
-		found:  make(map[event.Key]event.Message),
-		forgot: make(map[event.Key]struct{}),
+		fence:    p.ops,
+		found:    make(map[event.Key]event.Message),
+		forgot:   make(map[event.Key]struct{}),
+		followed: make(map[event.Key]event.Message),
 	}
 	return p.compare
 }
@@ -44,6 +48,11 @@ func (p *Publisher[B]) EndCompare(c *Comparison) (differences int) {
 	}
 	for _, m := range c.bookmarks {
 		p.StoredMark(m)
+	}
+	for key, m := range c.followed {
+		if m.Seq > c.found[key].Seq {
+			c.found[key] = m
+		}
 	}
 	for _, m := range c.found {
 		if p.higher(m) {

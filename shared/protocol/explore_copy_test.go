@@ -23,6 +23,7 @@ func (p *Publisher[B]) copy() *Publisher[B] {
 	if p.compare != nil {
 		c := *p.compare
 		c.found, c.forgot, c.bookmarks = maps.Clone(c.found), maps.Clone(c.forgot), slices.Clone(c.bookmarks)
+		c.followed = maps.Clone(c.followed)
 		out.compare = &c
 	}
 	return &out
@@ -69,6 +70,9 @@ func (p *Publisher[B]) encode(c *code, keys []event.Key) {
 			_, forgot := p.compare.forgot[key]
 			c.bool(ok, forgot)
 			if ok {
+				encodeMessage(c, &m)
+			}
+			if m, ok := p.compare.followed[key]; ok {
 				encodeMessage(c, &m)
 			}
 		}

@@ -88,8 +88,8 @@ func worlds(long bool) map[string]bounded {
 		"publish: reset and wipe": bus(40_000, one(func(c *busConfig) {
 			c.writes, c.wipes, c.resets, c.late = 3, 1, 1, m8
 		})),
-		"publish: rollback": rolledBack(10_000, one(func(c *busConfig) {
-			c.watchers, c.writes, c.rollbacks, c.takeovers, c.prompt = 2, 1+more, 1, 1, true
+		"publish: rollback": rolledBack(1_000, one(func(c *busConfig) {
+			c.watchers, c.writes, c.rollbacks, c.takeovers, c.late, c.prompt = 1+more, 2, 1, m8, 1-m8, long
 		})),
 		// One reader, and what can happen to the stream it reads.
 		"sync: two keys": bus(30_000, read(func(c *busConfig) {
@@ -106,6 +106,9 @@ func worlds(long bool) map[string]bounded {
 		})),
 		"sync: rollback": rolledBack(20_000, read(func(c *busConfig) {
 			c.writes, c.rollbacks, c.marks = 2, 1, 1+m8
+		})),
+		"sync: rollback of one of two keys": rolledBack(1_000, read(func(c *busConfig) {
+			c.keys, c.writes, c.rollbacks, c.marks, c.unfollowed = 2, 2+more, 1, 1, true
 		})),
 		"sync: wipe": bus(20_000, read(func(c *busConfig) {
 			c.writes, c.wipes, c.marks = 2+more, 1, 1+m8

@@ -16,6 +16,10 @@ func (p *Publisher[B]) Stored(m event.Message) {
 		return
 	}
 	p.followed = max(p.followed, m.Seq)
+	if p.compare != nil {
+		m.Body = nil
+		p.compare.followed[m.Key] = m
+	}
 	r, known := p.records[m.Key]
 	switch {
 	case !known && m.Op.Live(), known && r.phase == idle && m.Seq > r.stored.seq:
