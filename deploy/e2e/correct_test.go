@@ -85,7 +85,7 @@ func (c *churn) step(ctx context.Context) {
 
 func (c *churn) join(ctx context.Context) {
 	n, _ := shared.names.LoadOrStore("joined", new(counter))
-	m, err := c.f.Member(ctx, "endpoints", fmt.Sprintf("joined-%d", n.(*counter).next())) //nolint:forcetypeassert,errcheck // stored above
+	m, err := c.f.Member(ctx, "endpoints", fmt.Sprintf("joined-%d", n.(*counter).next())) //nolint:forcetypeassert // stored above
 	if err != nil {
 		if ctx.Err() == nil {
 			c.t.Error(err)

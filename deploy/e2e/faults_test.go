@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/millrace-io/millrace/deploy/fleet"
 	"github.com/millrace-io/millrace/shared/kube/kubetest"
 )
@@ -58,8 +61,10 @@ var kindsOfFault = []struct {
 	}},
 	{"NATS killed after tombstones have expired", func(ctx context.Context, b *faults) {
 		b.pause(ctx, 2*tombstones) // while the workload deletes
+		before := messages(ctx, b.t, b.f)
 		b.f.NATS.Kill()
 		b.restartNATS(ctx)
+		b.t.Logf("%d messages before, %d after: what is more had expired", before, messages(ctx, b.t, b.f))
 	}},
 	{"NATS killed and wiped", func(ctx context.Context, b *faults) {
 		b.f.NATS.Kill()
@@ -82,6 +87,37 @@ var kindsOfFault = []struct {
 		b.restartServer(ctx)
 		b.proxy.Up()
 	}},
+}
+
+// messages is how many there are in the stream of events.
+func messages(ctx context.Context, t *testing.T, f *fleet.Fleet) (n uint64) {
+	t.Helper()
+	withJetStream(t, f, func(js jetstream.JetStream) {
+		eventually(ctx, t, 10*time.Second, "the stream tells its size", func() (bool, string) {
+			stream, err := js.Stream(ctx, "K8S_default")
+			if err != nil {
+				return false, err.Error()
+			}
+			n = stream.CachedInfo().State.Msgs
+			return true, ""
+		})
+	})
+	return n
+}
+
+// withJetStream does something over a connection of its own.
+func withJetStream(t *testing.T, f *fleet.Fleet, do func(js jetstream.JetStream)) {
+	t.Helper()
+	nc, err := nats.Connect(f.NATS.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(js)
 }
 
 // Contract: I4 and "nothing lost" of issue 2. Whatever is killed, wiped or cut

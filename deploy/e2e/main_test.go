@@ -31,16 +31,14 @@ var shared struct {
 	fleet *fleet.Fleet
 	err   error
 	dir   string
-	stop  context.CancelFunc
 	names sync.Map // how many members have had a name's stem
 }
 
-func TestMain(m *testing.M) { os.Exit(run(m)) } //nolint:forbidigo // as testing wants it
+func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // the root of this program
+	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	shared.stop = cancel
 	code := m.Run()
 	if shared.fleet != nil {
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -62,7 +60,7 @@ func run(m *testing.M) int {
 func installation(ctx context.Context, t *testing.T) *fleet.Fleet {
 	t.Helper()
 	shared.once.Do(func() {
-		if shared.dir, shared.err = os.MkdirTemp("", "millrace-e2e-"); shared.err != nil { //nolint:usetesting // outlives the test
+		if shared.dir, shared.err = os.MkdirTemp("", "millrace-e2e-"); shared.err != nil {
 			return
 		}
 		shared.fleet, shared.err = fleet.Start(context.WithoutCancel(ctx), fleet.Options{Dir: shared.dir, Progress: os.Stderr, Env: quick})
@@ -86,7 +84,7 @@ func begin(t *testing.T, within time.Duration) (context.Context, *fleet.Fleet) {
 func start(ctx context.Context, t *testing.T, f *fleet.Fleet, role string, env ...string) *fleet.Member {
 	t.Helper()
 	n, _ := shared.names.LoadOrStore(role, new(counter))
-	name := fmt.Sprintf("%s-%d", role, n.(*counter).next()) //nolint:forcetypeassert,errcheck // stored above
+	name := fmt.Sprintf("%s-%d", role, n.(*counter).next()) //nolint:forcetypeassert // stored above
 	m, err := f.Member(ctx, role, name, env...)
 	if err != nil {
 		t.Fatal(err)

@@ -99,8 +99,6 @@ func (o *owners) all() map[string]holding {
 	return maps.Clone(o.leases)
 }
 
-func (o *owners) of(unit string) holding { return o.all()[unit] }
-
 // host is the name of the process that holds a unit.
 func (o *owners) host(unit string) string {
 	o.mu.Lock()

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace-io/millrace/deploy/fleet"
@@ -102,15 +101,11 @@ func versions(ctx context.Context, t *testing.T, f *fleet.Fleet) map[string]stri
 // positions, which carry the same stem, stay.
 func breakFeeds(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	t.Helper()
-	nc, err := nats.Connect(f.NATS.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	withJetStream(t, f, func(js jetstream.JetStream) { breakConsumers(ctx, t, js) })
+}
+
+func breakConsumers(ctx context.Context, t *testing.T, js jetstream.JetStream) {
+	t.Helper()
 	stream, err := js.Stream(ctx, "K8S_default")
 	if err != nil {
 		t.Fatal(err)

@@ -310,7 +310,7 @@ func (s *space) relabel(ctx context.Context) {
 	for k, v := range s.labels() {
 		labels[k] = v
 	}
-	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, "labels": labels}}) //nolint:errchkjson // strings
+	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID, "labels": labels}})
 	s.try(ctx, func(ctx context.Context) error {
 		made, err := s.w.api.CoreV1().Pods(s.name).Patch(ctx, p.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 		if err == nil {
@@ -421,7 +421,7 @@ func (s *space) editService(ctx context.Context) {
 	default:
 		replace("/metadata/labels", map[string]string{"color": s.pick(apps)})
 	}
-	patch, _ := json.Marshal(ops) //nolint:errchkjson // plain values
+	patch, _ := json.Marshal(ops)
 	s.try(ctx, func(ctx context.Context) error {
 		_, err := s.w.api.CoreV1().Services(s.name).Patch(ctx, name, types.JSONPatchType, patch, metav1.PatchOptions{})
 		return err

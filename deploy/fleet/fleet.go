@@ -231,13 +231,13 @@ func (f *Fleet) Stop(ctx context.Context) error {
 		wg.Go(func() {
 			_ = m.Thaw() // a frozen process cannot be asked
 			if m.Running() {
-				errs[i] = m.Process.Stop(ctx)
+				errs[i] = m.Stop(ctx)
 			}
 		})
 	}
 	wg.Wait()
 	f.NATS.Kill()
-	return errors.Join(append(errs, f.Cluster.Stop())...)
+	return errors.Join(errors.Join(errs...), f.Cluster.Stop())
 }
 
 // awaitURL waits for the log line that tells the address.
