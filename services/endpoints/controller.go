@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -36,7 +35,7 @@ type endpointSlices struct {
 	events   record.EventRecorder
 	nodes    *nodeLister
 	metrics  *metrics
-	own      sync.Map // *controller.Partition → *ownWrites
+	own      sync.Map // partition → *ownWrites
 }
 
 func newEndpointSlices(api kubernetes.Interface, cfg policy, events record.EventRecorder, m *metrics) *endpointSlices {
@@ -56,25 +55,33 @@ func newEndpointSlices(api kubernetes.Interface, cfg policy, events record.Event
 	return s
 }
 
+// partition is what this role needs of one that it holds; *controller.Partition
+// is one.
+type partition interface {
+	view
+	Guard(ctx context.Context, key event.Key, d controller.Danger) error
+	ReadLive(key event.Key)
+	Wrote(key event.Key, w protocol.Write)
+	Changed(key event.Key) (controller.Cause, bool)
+}
+
 // reconciler works on one partition.
 type reconciler struct {
 	*endpointSlices
-	p   *controller.Partition
-	own *ownWrites
-	// known are the services whose trigger times this holder follows; before
-	// that the slices themselves say how far a predecessor came.
+	p     partition
+	own   *ownWrites
 	known knownServices
 }
 
 // forPartition is called for every partition that is claimed.
-func (s *endpointSlices) forPartition(p *controller.Partition) controller.Reconciler {
+func (s *endpointSlices) forPartition(p partition) *reconciler {
 	r := &reconciler{endpointSlices: s, p: p, own: &ownWrites{}}
 	s.own.Store(p, r.own)
 	return r
 }
 
 // ownOf returns the writes of a partition that have not come back.
-func (s *endpointSlices) ownOf(p *controller.Partition) *ownWrites {
+func (s *endpointSlices) ownOf(p partition) *ownWrites {
 	if own, ok := s.own.Load(p); ok {
 		return own.(*ownWrites) //nolint:forcetypeassert // forPartition stores nothing else
 	}
@@ -92,7 +99,8 @@ func (r *reconciler) Close() error {
 }
 
 // Reconcile makes the slices of one service say what its pods do.
-func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (controller.Result, error) {
+func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (_ controller.Result, err error) {
+	defer func() { countSync(err) }()
 	snap := gather(r.p, key)
 	switch {
 	case snap.Opaque:
@@ -103,16 +111,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (controller.R
 	case !wanted(snap.Service):
 		return controller.Result{}, nil
 	}
-	r.nodes.use(r.p)
-	trigger := r.trigger(key, snap)
-	err := r.apply(ctx, key, snap, trigger)
-	if errors.Is(err, controller.ErrLiveFirst) {
-		if snap, err = readLive(ctx, r.api, snap); err == nil {
-			r.p.ReadLive(key)
-			err = r.apply(ctx, key, snap, trigger)
-		}
-	}
-	if err != nil {
+	if err := r.sync(ctx, key, snap); err != nil {
 		r.complain(snap.Service, err)
 		return controller.Result{}, err
 	}
@@ -120,9 +119,31 @@ func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (controller.R
 	return controller.Result{}, nil
 }
 
+// sync brings the slices of one service up to date, on a live read of them where
+// the frame asks for it.
+func (r *reconciler) sync(ctx context.Context, key event.Key, snap snapshot) error {
+	r.nodes.use(r.p)
+	since := r.since(key, snap)
+	err := r.apply(ctx, key, snap, since)
+	if errors.Is(err, controller.ErrLiveFirst) {
+		if snap, err = readLive(ctx, r.api, snap); err == nil {
+			r.p.ReadLive(key)
+			err = r.apply(ctx, key, snap, since)
+		}
+	}
+	if err == nil {
+		r.known.put(key, outdated{synced: true})
+	}
+	return err
+}
+
+// silent is the library's log: what it says there comes back as an error, or is
+// a line per sync.
+var silent klog.Logger
+
 // apply lets the library decide and write, through a session that adds what its
 // writes lack: preconditions, names, and the questions of the frame.
-func (r *reconciler) apply(ctx context.Context, key event.Key, snap snapshot, trigger time.Time) error {
+func (r *reconciler) apply(ctx context.Context, key event.Key, snap snapshot, since outdated) error {
 	ctx = withGuard(ctx, func(ctx context.Context) error { return r.p.Guard(ctx, key, controller.Harmless) })
 	session := r.guarded.Begin(ctx, kube.SliceScope{
 		Service:  key,
@@ -131,36 +152,50 @@ func (r *reconciler) apply(ctx context.Context, key event.Key, snap snapshot, tr
 	})
 	defer func() {
 		session.End()
+		r.tracker.DeleteService(key.Namespace, key.Name) // the frame remembers what was written
 		for _, w := range session.Writes() {
-			r.own.note(w.Ref)
+			r.own.note(w)
 			r.p.Wrote(key, protocol.Write{
 				Kind: w.Ref.Kind, Key: w.Ref.Key, UID: w.Ref.UID,
 				Version: w.Ref.Version, Deleted: w.Verb == kube.VerbDelete,
 			})
 		}
 	}()
-	err := r.lib.Reconcile(klog.Background(), snap.Service, snap.Pods, snap.Slices, trigger)
-	return errors.Join(session.Err(), unless(session.Err() != nil, err))
+	err := r.lib.Reconcile(silent, snap.Service, snap.Pods, snap.Slices, triggerTime(since, snap))
+	return outcome(session.Err(), err)
 }
 
-// unless returns err where the session does not know better: the library
-// flattens the session's errors to text, but has some of its own.
-func unless(known bool, err error) error {
-	if known || err == nil {
-		return nil
+// outcome is what a sync failed with. The session knows its failures best, since
+// the library flattens them to text; the library has some of its own. A creation
+// refused because the namespace is ending is an outcome only where nothing else
+// failed: it is never tried again, and the rest must be.
+func outcome(session, library error) error {
+	var failed []error
+	if joined, ok := session.(interface{ Unwrap() []error }); ok { //nolint:errorlint // errors.Join's own
+		for _, err := range joined.Unwrap() {
+			if !errors.Is(err, kube.ErrNamespaceTerminating) {
+				failed = append(failed, err)
+			}
+		}
 	}
-	return fmt.Errorf("reconciling slices: %w", err)
+	switch {
+	case failed != nil:
+		return errors.Join(failed...)
+	case library != nil:
+		return fmt.Errorf("reconciling slices: %w", library)
+	default:
+		return session
+	}
 }
 
-// trigger returns the time that says since when the slices have been out of
-// date. The library's memory begins with this holder, so its first answer for a
-// service that already has slices is replaced by what they say.
-func (r *reconciler) trigger(key event.Key, snap snapshot) time.Time {
-	at := r.triggers.ComputeEndpointLastChangeTriggerTime(key.Namespace, snap.Service, snap.Pods)
-	if r.known.add(key) && len(snap.Slices) > 0 {
-		return resumedTrigger(snap.Slices, snap.Pods)
-	}
-	return at
+// since returns since when the slices of a service have been out of date. The
+// library tells each time once, so that what a failed sync owes is kept.
+func (r *reconciler) since(key event.Key, snap snapshot) outdated {
+	told := r.triggers.ComputeEndpointLastChangeTriggerTime(key.Namespace, snap.Service, snap.Pods)
+	since := r.known.get(key)
+	since.trigger = earliest(since.trigger, told)
+	r.known.put(key, since)
+	return since
 }
 
 func (r *reconciler) forget(key event.Key) {

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-io/millrace/shared/event"
 )
@@ -112,6 +113,18 @@ func serviceMatters(before, after *corev1.Service) bool {
 		!sameLabels(before.Labels, after.Labels) || !sameLabels(before.Annotations, after.Annotations)
 }
 
+// triggerTime is what slices that are written now say about since when they were
+// out of date; zero: nothing. The library's memory begins with this holder, so
+// for a service that has slices already, they are asked. Source: contract 3, D7
+// and part H.
+func triggerTime(since outdated, s snapshot) time.Time {
+	own := func(slice *discoveryv1.EndpointSlice) bool { return metav1.IsControlledBy(slice, s.Service) }
+	if !since.synced && slices.ContainsFunc(s.Slices, own) {
+		return resumedTrigger(s.Slices, s.Pods)
+	}
+	return since.trigger
+}
+
 // resumedTrigger is the trigger time of the first sync after a claim of a
 // service that already has slices: the earliest change of a pod that the slices
 // do not know of yet. Zero means that nothing is newer, and that the annotation
@@ -129,9 +142,17 @@ func resumedTrigger(existing []*discoveryv1.EndpointSlice, pods []*corev1.Pod) t
 	}
 	var trigger time.Time
 	for _, p := range pods {
-		if at, _ := readySince(p); at.After(known) && (trigger.IsZero() || at.Before(trigger)) {
-			trigger = at
+		if at, _ := readySince(p); at.After(known) {
+			trigger = earliest(trigger, at)
 		}
 	}
 	return trigger
+}
+
+// earliest returns the earlier of two times, of which zero is none.
+func earliest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }

@@ -3,6 +3,7 @@ package endpoints
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -28,38 +29,38 @@ type snapshot struct {
 	Opaque bool
 }
 
-// gather reads the cache.
+// gather reads the cache. Of a service that is none of ours nothing else is
+// read, so that nothing else can make it wait.
 func gather(p view, key event.Key) (s snapshot) {
 	p.View(func(r cache.Reader) {
-		if s.Opaque = opaque(r, key); s.Opaque {
+		s.Opaque = r.Opaque(services, key)
+		s.Service, _ = cache.Get[*corev1.Service](r, services, key)
+		if s.Service == nil || !wanted(s.Service) {
 			return
 		}
-		service, ok := cache.Get[*corev1.Service](r, services, key)
-		if !ok {
-			return
-		}
-		s.Service = service
 		for _, pod := range cache.List[*corev1.Pod](r, pods, key.Namespace) {
-			if selects(service, pod.Labels) {
+			if selects(s.Service, pod.Labels) {
 				s.Pods = append(s.Pods, pod)
 			}
 		}
 		s.sort(cache.ByIndex[*discoveryv1.EndpointSlice](r, sliceKind, byService, key.String()))
+		s.Opaque = opaque(r, key.Namespace, s.Pods)
 	})
 	return s
 }
 
-// opaque reports whether the decision about a service reads something that
-// could not be carried: the service, or any pod or slice that might be its.
-func opaque(r cache.Reader, key event.Key) bool {
-	return r.Opaque(services, key) ||
-		len(r.Opaques(pods, key.Namespace)) > 0 || len(r.Opaques(sliceKind, key.Namespace)) > 0
+// opaque reports whether the decision about a service of a namespace reads
+// something that could not be carried: any pod or slice, which might be its, or
+// the node of one of its pods, whose absence would take the pod out.
+func opaque(r cache.Reader, namespace string, selected []*corev1.Pod) bool {
+	return len(r.Opaques(pods, namespace)) > 0 || len(r.Opaques(sliceKind, namespace)) > 0 ||
+		slices.ContainsFunc(selected, func(p *corev1.Pod) bool { return r.Opaque(nodes, event.Key{Name: p.Spec.NodeName}) })
 }
 
 // sort puts the slices that bear the service's name where they belong.
-func (s *snapshot) sort(slices []*discoveryv1.EndpointSlice) {
+func (s *snapshot) sort(all []*discoveryv1.EndpointSlice) {
 	s.Slices, s.Foreign = nil, nil
-	for _, slice := range slices {
+	for _, slice := range all {
 		if _, ok := ours(slice); ok && slice.DeletionTimestamp == nil {
 			s.Slices = append(s.Slices, slice)
 		} else {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	librarymetrics "k8s.io/endpointslice/metrics"
 
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
@@ -41,8 +42,24 @@ func (m *metrics) wrote(w kube.Write) { m.writes.WithLabelValues(string(w.Verb))
 
 // synced observes how long ago the change arrived that a finished reconcile
 // answers.
-func (m *metrics) synced(p *controller.Partition, key event.Key) {
+func (m *metrics) synced(p partition, key event.Key) {
 	if cause, ok := p.Changed(key); ok && !cause.Message.Observed.IsZero() {
 		m.delay.Observe(time.Since(cause.Message.Observed).Seconds())
 	}
+}
+
+// countSync counts a sync as upstream's loop does, which the library has no part
+// in: endpoint_slice_controller_syncs.
+func countSync(err error) {
+	result := "success"
+	switch classify(err) {
+	case controller.Shadow:
+	case controller.Waiting, controller.Conflict, controller.Gone, controller.NotHolder:
+		result = "stale"
+	default:
+		if err != nil {
+			result = "error"
+		}
+	}
+	librarymetrics.EndpointSliceSyncs.WithLabelValues(result).Inc()
 }

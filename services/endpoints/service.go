@@ -56,7 +56,7 @@ func (s *endpointSlices) definition() controller.Definition {
 			return keys(p, c, s.ownOf(p))
 		},
 		All:      func(p *controller.Partition) []event.Key { return all(p) },
-		New:      s.forPartition,
+		New:      func(p *controller.Partition) controller.Reconciler { return s.forPartition(p) },
 		Classify: classify,
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
@@ -27,22 +28,34 @@ func askGuard(ctx context.Context) error {
 	return guard(ctx)
 }
 
+// outdated is since when the slices of a service have been out of date.
+type outdated struct {
+	// trigger is the time they have not been told yet; zero: none.
+	trigger time.Time
+	// synced: this holder has brought them up to date once. Before that, they
+	// themselves say how far a predecessor came.
+	synced bool
+}
+
 // knownServices are the services a holder has decided about.
 type knownServices struct {
 	mu   sync.Mutex
-	keys map[event.Key]struct{}
+	keys map[event.Key]outdated
 }
 
-// add reports whether the key is new.
-func (k *knownServices) add(key event.Key) bool {
+func (k *knownServices) get(key event.Key) outdated {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.keys[key]
+}
+
+func (k *knownServices) put(key event.Key, since outdated) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.keys == nil {
-		k.keys = make(map[event.Key]struct{})
+		k.keys = make(map[event.Key]outdated)
 	}
-	_, known := k.keys[key]
-	k.keys[key] = struct{}{}
-	return !known
+	k.keys[key] = since
 }
 
 func (k *knownServices) remove(key event.Key) {
@@ -65,13 +78,18 @@ type ownWrites struct {
 	versions map[event.Key]uint64
 }
 
-func (o *ownWrites) note(ref kube.Ref) {
+// note remembers a write. Not a deletion: it wakes its service once more, which
+// then finds nothing to do.
+func (o *ownWrites) note(w kube.Write) {
+	if w.Verb == kube.VerbDelete {
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.versions == nil {
 		o.versions = make(map[event.Key]uint64)
 	}
-	o.versions[ref.Key] = max(o.versions[ref.Key], ref.Version)
+	o.versions[w.Ref.Key] = max(o.versions[w.Ref.Key], w.Ref.Version)
 }
 
 // take reports whether a slice's version is the last one we wrote, and forgets
