@@ -113,7 +113,7 @@ func (k *takeover) settle(ctx context.Context) {
 	// Who has just connected calls nobody dead: after a restart of NATS everybody
 	// looks so. Source: architecture section 5.
 	const witness = 6 * time.Second
-	if up := time.Since(k.began[len(k.members)/2]); up < witness {
+	if up := time.Since(k.began[len(k.began)/2]); up < witness {
 		time.Sleep(witness - up)
 	}
 }
@@ -228,6 +228,7 @@ func (k *takeover) freeze(ctx context.Context, round int) {
 func (k *takeover) restartNATS(ctx context.Context) {
 	for long("ROUNDS") && len(k.members) < 8 {
 		k.members = append(k.members, start(ctx, k.t, k.f, "endpoints"))
+		k.began = append(k.began, time.Now())
 	}
 	k.settle(ctx)
 	before, taken := k.own.all(), k.takeovers(ctx)
