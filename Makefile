@@ -32,7 +32,7 @@ PROTOC_GEN_GO := $(PROTO_BIN)/protoc-gen-go
 PKG           ?= ./...
 TEST_TIMEOUT  ?= 20m
 TEST_FLAGS    ?=
-RACE_PKG      ?= ./shared/...
+RACE_PKG      ?= $(shell $(GO) list ./shared/... ./services/... | grep -vE '/shared/(protocol|arch|kube/kubetest)$$|/services/millrace$$')
 BENCH         ?= .
 BENCHTIME     ?= 1x
 BENCH_PKG     ?= $(sort $(dir $(shell grep -rlE --include='*_test.go' '^func Benchmark' ./shared ./services)))
@@ -84,8 +84,8 @@ test: devcluster ## Every test, on a real API server and real NATS. PKG=./shared
 	@$(GO) test -p 2 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKG)
 
 .PHONY: race
-race: devcluster ## The shared rooms again, under the race detector (needs a C compiler).
-	@CGO_ENABLED=1 $(GO) test -race -p 2 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(RACE_PKG)
+race: devcluster ## Rooms with goroutines again, under the race detector (needs a C compiler).
+	@CGO_ENABLED=1 $(GO) test -race -short -p 2 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(RACE_PKG)
 
 .PHONY: bench
 bench: ## Every benchmark once, to see that it runs. BENCHTIME=2s TEST_FLAGS=-count=10 measures.
@@ -161,21 +161,29 @@ SUITE = $(GO) test -count=1 -v -timeout $(SUITE_TIMEOUT)
 faults: build devcluster ## Nothing is lost while ROUNDS times everything is killed, cut, wiped.
 	@ROUNDS=$(ROUNDS) $(SUITE) ./deploy/e2e -run '^TestFaults' $(SUITE_FLAGS)
 
-.PHONY: scale
-scale: build devcluster ## Writes per second at 1, 2, 4 and 8 replicas.
-	@$(SUITE) ./deploy/bench -run '^TestScale' $(SUITE_FLAGS)
-
-.PHONY: latency
-latency: build devcluster ## From pod Ready to slice, beside upstream.
-	@$(SUITE) ./deploy/bench -run '^TestLatency' $(SUITE_FLAGS)
+.PHONY: correct
+correct: build devcluster ## Slices tell the truth after 10 000 random changes at 1, 2, 4 and 8 replicas.
+	@CHANGES=10000 REPLICAS=1,2,4,8 $(SUITE) ./deploy/e2e -run '^TestCorrect' $(SUITE_FLAGS)
 
 .PHONY: takeover
 takeover: build devcluster ## ROUNDS times a holder is killed or frozen: how long until its keys move on.
-	@ROUNDS=$(ROUNDS) $(SUITE) ./deploy/bench -run '^TestTakeover' $(SUITE_FLAGS)
+	@ROUNDS=$(ROUNDS) $(SUITE) ./deploy/e2e -run '^TestTakeover' $(SUITE_FLAGS)
+
+.PHONY: measure
+measure: build devcluster ## All of docs/benchmarks.md: the next ones, memory, idle cost, the bus, fail-over.
+	@LONG=1 $(SUITE) ./deploy/bench $(SUITE_FLAGS)
+
+.PHONY: scale
+scale: build devcluster ## Writes per second at 1, 2, 4 and 8 replicas.
+	@LONG=1 $(SUITE) ./deploy/bench -run '^TestScale' $(SUITE_FLAGS)
+
+.PHONY: latency
+latency: build devcluster ## From pod Ready to slice, beside upstream.
+	@LONG=1 $(SUITE) ./deploy/bench -run '^TestLatency' $(SUITE_FLAGS)
 
 .PHONY: explore
 explore: ## Every interleaving of the wire protocol, to the full depth.
-	@$(SUITE) ./shared/protocol -run '^TestExplore' $(SUITE_FLAGS)
+	@$(SUITE) ./shared/protocol -run '^TestExplore' -explore.depth=long $(SUITE_FLAGS)
 
 .PHONY: ci
 ci: ## What CI runs: every check, each once, and a table of them.
