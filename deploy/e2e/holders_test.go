@@ -7,10 +7,15 @@ import (
 	"time"
 )
 
-// Contract: I6, "two holders" of issue 2. Two whole installations on the same
-// API server, so that every partition has two holders who know nothing of each
-// other: no endpoint is missing on the way, the end is right, and then they
-// leave each other alone. Long form: SECONDS=30.
+// Contract: I6, and more than "two holders" of issue 2. Two whole installations
+// on the same API server, so that every partition has two holders who know
+// nothing of each other: the end is right, and then they leave each other alone.
+//
+// Two holders on one stream see a pod before the slice that somebody wrote for
+// it. Two streams have no common order: one installation may see the other's
+// slice before the pod that it tells of, and take a pod out again that has just
+// become ready. So holes are not forbidden here, but they must be as short as
+// the way of an event, and rare. Long form: SECONDS=30.
 func TestTwoHolders(t *testing.T) {
 	lasts := time.Duration(number(t, "SECONDS", 8)) * time.Second
 	ctx, f := begin(t, 3*time.Minute+2*lasts)
@@ -38,7 +43,17 @@ func TestTwoHolders(t *testing.T) {
 		}
 	}
 	o.awaitRest(ctx, t, f, time.Second)
-	o.noHoles(t, 5*time.Second)
+
+	holes, late := o.holes(5 * time.Second)
+	for _, h := range holes {
+		t.Log(h)
+		if h.to.IsZero() || h.to.Sub(h.from) > time.Second {
+			t.Errorf("not mended within a second: %s", h)
+		}
+	}
+	if most := int(w.changes.Load()) / 50; len(holes) > most {
+		t.Errorf("%d holes, want at most %d, one in fifty changes", len(holes), most)
+	}
 
 	written, changes := o.written(), int(w.changes.Load())
 	if written > 4*changes {
@@ -55,6 +70,6 @@ func TestTwoHolders(t *testing.T) {
 	if shares[0]+shares[1] == 0 || shares[2]+shares[3] == 0 {
 		t.Errorf("one of the two has written nothing: %v", shares)
 	}
-	t.Logf("%d changes, %d slices written (by process: %v); at rest after %s, silent %s later",
-		changes, written, shares, rest.Round(time.Millisecond), quiet.Sub(began).Round(time.Millisecond))
+	t.Logf("%d changes, %d slices written (by process: %v), %d holes, %d late echoes; at rest after %s, silent %s later",
+		changes, written, shares, len(holes), late, rest.Round(time.Millisecond), quiet.Sub(began).Round(time.Millisecond))
 }

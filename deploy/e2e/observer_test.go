@@ -322,7 +322,7 @@ func (o *observer) awaitRest(ctx context.Context, t *testing.T, f *fleet.Fleet, 
 // slices at an observed revision after it had first appeared, and how often one
 // was absent right after it had become ready again: the late echo of a decision
 // that was right when it was made.
-func (o *observer) holes(echo time.Duration) (holes []string, late int) {
+func (o *observer) holes(echo time.Duration) (holes []*hole, late int) {
 	o.mu.Lock()
 	log, gaps := slices.Clone(o.log), slices.Clone(o.gaps)
 	o.mu.Unlock()
@@ -341,8 +341,21 @@ type sweep struct {
 	stays map[string]*stay // by service UID and pod UID
 	union map[string]map[string]string
 	echo  time.Duration
-	holes []string
+	holes []*hole
 	late  int
+}
+
+// hole is a time during which a pod that stays ready was absent.
+type hole struct {
+	text     string
+	from, to time.Time // to is zero if it never ended
+}
+
+func (h *hole) String() string {
+	if h.to.IsZero() {
+		return h.text + " for good"
+	}
+	return h.text + " for " + h.to.Sub(h.from).Round(time.Millisecond).String()
 }
 
 // stay is the time during which one service wants one pod as ready.
@@ -352,6 +365,7 @@ type stay struct {
 	wanted   bool
 	appeared bool
 	present  bool
+	hole     *hole // that is open
 }
 
 func (s *sweep) step(r record, blind bool) {
@@ -428,6 +442,9 @@ func (s *sweep) judgePod(svc *corev1.Service, p *corev1.Pod, r record, blind, ch
 		}
 	}
 	_, present := s.union[string(svc.UID)][string(p.UID)+" "+ports]
+	if st.hole != nil && (present || !wanted) {
+		st.hole.to, st.hole = r.at, nil
+	}
 	switch {
 	case !wanted:
 		*st = stay{again: st.again || st.wanted, present: present}
@@ -438,11 +455,12 @@ func (s *sweep) judgePod(svc *corev1.Service, p *corev1.Pod, r record, blind, ch
 	case present && !st.present, present && r.at.Sub(st.since) > s.echo:
 		st.appeared = true
 	case !present && st.appeared:
-		text := fmt.Sprintf("revision %d: pod %s/%s, ready since %s, left service %s", r.revision, p.Namespace, p.Name, r.at.Sub(st.since), svc.Name)
 		if st.again && r.at.Sub(st.since) < s.echo {
 			s.late++
 		} else {
-			s.holes = append(s.holes, text)
+			st.hole = &hole{from: r.at, text: fmt.Sprintf("revision %d: pod %s/%s, ready since %s, left service %s",
+				r.revision, p.Namespace, p.Name, r.at.Sub(st.since).Round(time.Millisecond), svc.Name)}
+			s.holes = append(s.holes, st.hole)
 		}
 		st.appeared = false // one hole is told once
 	}
