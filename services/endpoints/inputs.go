@@ -25,12 +25,16 @@ const (
 	byNode    = "node"    // pods by spec.nodeName
 	byPod     = "pod"     // slices by the names of the pods they point to
 	byService = "service" // slices by the service they belong to
+	bySelects = "selects" // services by one pair of their selector: see pair
 )
 
 // partitionInputs are the kinds of which a holder reads its partition.
 func partitionInputs() []cache.Input {
 	return []cache.Input{
-		{Kind: services, Projection: projection, Decode: decode[corev1.Service]},
+		{
+			Kind: services, Projection: projection, Decode: decode[corev1.Service],
+			Indexes: map[string]func(any) []string{bySelects: pairOfService},
+		},
 		{
 			Kind: pods, Projection: projection, Decode: decode[corev1.Pod],
 			Indexes: map[string]func(any) []string{byNode: nodeOfPod},
@@ -67,6 +71,32 @@ func nodeOfPod(obj any) []string {
 	}
 	return nil
 }
+
+// pairOfService returns the one place at which the pods that a service selects
+// look for it: all of its pairs must match, so one of them is enough to find it.
+// It is the longest, in the hope that it is the rarest; app=shop-checkout says
+// more than env=prod.
+func pairOfService(obj any) []string {
+	s := obj.(*corev1.Service)
+	if s.Spec.Selector == nil {
+		return nil
+	}
+	if len(s.Spec.Selector) == 0 {
+		return []string{anyPair(s.Namespace)}
+	}
+	var best string
+	for k, v := range s.Spec.Selector {
+		if p := pair(s.Namespace, k, v); len(p) > len(best) || len(p) == len(best) && p < best {
+			best = p
+		}
+	}
+	return []string{best}
+}
+
+func pair(namespace, key, value string) string { return namespace + "/" + key + "=" + value }
+
+// anyPair is where services are found that select every pod.
+func anyPair(namespace string) string { return namespace + "/" }
 
 func serviceOfSlice(obj any) []string {
 	slice := obj.(*discoveryv1.EndpointSlice)

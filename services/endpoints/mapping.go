@@ -52,60 +52,79 @@ func as[T any](obj any) *T {
 	return typed
 }
 
+// set collects keys and repeats none.
+type set struct {
+	seen map[event.Key]struct{}
+	keys []event.Key
+}
+
+func (s *set) add(key event.Key) {
+	if _, ok := s.seen[key]; ok {
+		return
+	}
+	if s.seen == nil {
+		s.seen = make(map[event.Key]struct{})
+	}
+	s.seen[key] = struct{}{}
+	s.keys = append(s.keys, key)
+}
+
+// addSelecting adds the services that select a pod.
+func (s *set) addSelecting(r cache.Reader, pod *corev1.Pod) {
+	if pod == nil {
+		return
+	}
+	s.addAt(r, anyPair(pod.Namespace), pod.Labels)
+	for k, v := range pod.Labels {
+		s.addAt(r, pair(pod.Namespace, k, v), pod.Labels)
+	}
+}
+
+func (s *set) addAt(r cache.Reader, place string, labels map[string]string) {
+	for _, obj := range r.ByIndex(services, bySelects, place) {
+		if service := obj.(*corev1.Service); selects(service, labels) {
+			s.add(event.Key{Namespace: service.Namespace, Name: service.Name})
+		}
+	}
+}
+
 // ofPod returns the services that select the pod and those whose slices name
 // it. One that selected it until now and has not written it yet is found by
 // before: it is on its way to a decision that this change may overturn.
-func ofPod(r cache.Reader, key event.Key, before, after *corev1.Pod) (out []event.Key) {
-	for _, obj := range r.List(services, key.Namespace) {
-		s := obj.(*corev1.Service)
-		if after != nil && selects(s, after.Labels) || before != nil && selects(s, before.Labels) {
-			out = append(out, event.Key{Namespace: s.Namespace, Name: s.Name})
-		}
-	}
+func ofPod(r cache.Reader, key event.Key, before, after *corev1.Pod) []event.Key {
+	var out set
+	out.addSelecting(r, before)
+	out.addSelecting(r, after)
 	for _, obj := range r.ByIndex(sliceKind, byPod, key.String()) {
 		if service, ok := ours(obj.(*discoveryv1.EndpointSlice)); ok {
-			out = append(out, service)
+			out.add(service)
 		}
 	}
-	return out
+	return out.keys
 }
 
 // ofNode returns the services with pods on a node.
-func ofNode(r cache.Reader, name string) (out []event.Key) {
-	seen := make(map[event.Key]bool)
+func ofNode(r cache.Reader, name string) []event.Key {
+	var out set
 	for _, obj := range r.ByIndex(pods, byNode, name) {
-		pod := obj.(*corev1.Pod)
-		for _, svc := range r.List(services, pod.Namespace) {
-			s := svc.(*corev1.Service)
-			key := event.Key{Namespace: s.Namespace, Name: s.Name}
-			if !seen[key] && selects(s, pod.Labels) {
-				seen[key] = true
-				out = append(out, key)
-			}
-		}
+		out.addSelecting(r, obj.(*corev1.Pod))
 	}
-	return out
+	return out.keys
 }
 
 // all returns every service of the partition, and every service that left
 // slices of ours behind.
-func all(p view) (out []event.Key) {
-	seen := make(map[event.Key]bool)
-	add := func(key event.Key) {
-		if !seen[key] {
-			seen[key] = true
-			out = append(out, key)
-		}
-	}
+func all(p view) []event.Key {
+	var out set
 	p.View(func(r cache.Reader) {
 		for _, key := range r.Keys(services) {
-			add(key)
+			out.add(key)
 		}
 		for _, obj := range r.List(sliceKind, "") {
 			if service, ok := ours(obj.(*discoveryv1.EndpointSlice)); ok {
-				add(service)
+				out.add(service)
 			}
 		}
 	})
-	return out
+	return out.keys
 }

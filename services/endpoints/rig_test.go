@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
@@ -164,7 +165,7 @@ type rig struct {
 func newRig(t testing.TB, maximum int32) *rig {
 	t.Helper()
 	cluster := kubetest.Shared(t)
-	r := &rig{TB: t, ns: cluster.Namespace(t), admin: cluster.Client(), reg: prometheus.NewRegistry()}
+	r := &rig{TB: t, ns: cluster.Namespace(t), admin: cluster.Client()}
 	r.start(maximum)
 	return r
 }
@@ -179,8 +180,9 @@ func (r *rig) start(maximum int32) {
 	if err != nil {
 		r.Fatal(err)
 	}
+	r.reg = prometheus.NewRegistry()
 	r.events = record.NewFakeRecorder(1000)
-	r.role = newEndpointSlices(api.Client(), policy{MaxEndpointsPerSlice: maximum}, r.events, newMetrics(prometheus.NewRegistry()))
+	r.role = newEndpointSlices(api.Client(), policy{MaxEndpointsPerSlice: maximum}, r.events, newMetrics(r.reg))
 	r.claim()
 }
 
@@ -417,4 +419,25 @@ func (r *rig) heard() (out []string) {
 			return out
 		}
 	}
+}
+
+// delays returns how many delays of changes were observed, and their sum in
+// seconds.
+func (r *rig) delays() (n uint64, sum float64) {
+	r.Helper()
+	families, err := r.reg.Gather()
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "millrace_endpoints_change_to_slice_seconds" {
+			h := f.GetMetric()[0].GetHistogram()
+			return h.GetSampleCount(), h.GetSampleSum()
+		}
+	}
+	return 0, 0
+}
+
+func causeOf(observed time.Time) *controller.Cause {
+	return &controller.Cause{Message: event.Message{Observed: observed}}
 }
