@@ -44,6 +44,9 @@ const (
 	ruleProjection
 	// ruleFirstSeq: sequences and epochs never repeat, not over a wipe.
 	ruleFirstSeq
+	// ruleNoBuffer: what was under way to a server that died is not sent again by
+	// the client's library: a rollback does give sequences again.
+	ruleNoBuffer
 	// ruleEvictFirst: a dead member's key goes by CAS before its leases do.
 	ruleEvictFirst
 	// ruleConnectedTime: only my own connected time counts against another.

@@ -166,6 +166,10 @@ func (w *bus) takeWorld(s step) (violation string) {
 		}
 		w.undo = nil
 		w.serverDown()
+		w.rolled = true
+		if w.cfg.without.keeps(ruleNoBuffer) {
+			w.late = nil // it died with the connections
+		}
 	case actWipe:
 		w.left.wipes--
 		clear(w.last)
@@ -179,8 +183,10 @@ func (w *bus) takeWorld(s step) (violation string) {
 	case actLate:
 		p := w.late[s.a]
 		w.late = append(w.late[:s.a:s.a], w.late[s.a+1:]...)
-		_, violation = w.store(p)
-		return violation
+		if _, violation = w.store(p); !p.since {
+			return violation
+		}
+		return ""
 	case actTakeover:
 		w.left.takeovers = max(w.left.takeovers-1, 0)
 		w.takeover(s.a, s.b)
@@ -285,14 +291,14 @@ func (w *bus) takeWatcher(s step, x *watcher) (violation string) {
 		}
 		p := x.pipe[0]
 		x.pipe = append([]pub(nil), x.pipe[1:]...)
-		w.late = append(w.late, p)
+		w.overdue(p)
 		w.fail(x, p)
 	case actReset:
 		w.left.resets--
 		w.reset(x)
 	case actCrash:
 		w.left.crashes--
-		w.late = append(w.late, x.pipe...)
+		w.overdue(x.pipe...)
 		*x = watcher{}
 	case actRelist:
 		w.left.relists--
@@ -468,7 +474,7 @@ func (w *bus) encode(c *code) {
 	for _, v := range [...]int8{b.writes, b.touches, b.late, b.resets, b.takeovers, b.crashes, b.relists, b.expiries, b.kills, b.quiet, b.rollbacks, b.wipes, b.again, b.claims, b.marks, w.names, w.acts, w.turn} {
 		c.int(int(v))
 	}
-	c.bool(w.asked, w.faulty, w.swept, w.final)
+	c.bool(w.asked, w.faulty, w.rolled, w.swept, w.final)
 	c.num(w.epochs)
 	c.seq(w.seq)
 	c.int(len(w.log))
@@ -523,7 +529,8 @@ func (w *bus) encode(c *code) {
 	}
 	for i := range w.readers {
 		r := &w.readers[i]
-		c.bool(r.begun, r.drifted)
+		c.bool(r.begun)
+		c.num(uint64(r.drifted))
 		if w.cfg.members > 0 {
 			r.member.encode(c)
 			if !r.member.holds {
@@ -544,6 +551,7 @@ func (w *bus) encode(c *code) {
 
 func encodePub(c *code, p pub) {
 	c.int(int(p.sub))
+	c.bool(p.since)
 	encodeMessage(c, p.m)
 	c.seq(p.expect)
 }

@@ -15,7 +15,9 @@ import (
 // A publication travels through a first-in-first-out pipe, lands (compare and
 // set), and its answer travels back. What times out, or was under way when a
 // connection broke, counts as failed for the publisher and may still land at any
-// later time; that covers a client-side reconnect buffer too.
+// later time, even after a wipe (a stream that is deleted and made anew does not
+// break connections). Only a rollback, which is a server that lost power, takes
+// with it what was under way, unless a client-side buffer sends it again.
 //
 // What a bookmark means, and what is checked of each one that a reader accepts
 // ("synced", "matched"): with Upto = u, for every key of the slice there is a
@@ -100,6 +102,7 @@ type pub struct {
 	sub    int8
 	m      *event.Message
 	expect uint64
+	since  bool // given up after a rollback: it may stand until it is corrected
 }
 
 type ack struct {
@@ -144,7 +147,7 @@ type reader struct {
 	index   uint64     // bits of the UIDs that exist, by what verdicts told
 	at      uint64
 	begun   bool
-	drifted bool
+	drifted uint8  // bits of the slices that a replay did not put right
 	from    uint64 // version of the API at the last Begin
 	member  member
 }
@@ -168,6 +171,7 @@ type bus struct {
 	epochs   uint64
 	asked    bool // a reader asks for a comparison
 	faulty   bool // something went wrong before
+	rolled   bool // the stream was rolled back before
 	turn     int8 // of healing bookmarks
 	swept    bool // healing has let every reader replay once more
 	final    bool // healing has sent a last bookmark
@@ -401,13 +405,13 @@ func (w *bus) drain(x *watcher) {
 			x.pipe = append(x.pipe, pub{w.subject(x.kind, at), &event.Message{
 				Kind: exploreKinds[x.kind], Key: e.Key, Op: e.Object.Op, UID: e.Object.UID, Version: e.Object.Version,
 				Hash: e.Object.Hash, Upto: e.Upto, Epoch: x.p.epoch, Projection: x.p.projection,
-			}, e.Expect})
+			}, e.Expect, false})
 		case DoMark:
 			mark := e.Mark
 			x.pipe = append(x.pipe, pub{w.markSubject(x.kind, e.Slice), &event.Message{
 				Kind: exploreKinds[x.kind], Op: event.Bookmark, Upto: e.Upto, Epoch: x.p.epoch,
 				Projection: x.p.projection, Slice: e.Slice, Mark: &mark,
-			}, e.Expect})
+			}, e.Expect, false})
 		case DoReadMark:
 			x.chores = append(x.chores, chore{do: e.Do, at: int8(e.Slice)}) //nolint:gosec // small
 		default:
@@ -444,11 +448,19 @@ func (w *bus) reset(x *watcher) {
 	for _, p := range x.pipe {
 		w.fail(x, p)
 	}
-	w.late = append(w.late, x.pipe...)
+	w.overdue(x.pipe...)
 	x.pipe, x.acks = nil, nil
 	if w.cfg.without.keeps(ruleCompare) {
 		x.p.BeginCompare()
 		x.snap = false
+	}
+}
+
+// overdue leaves publications under way that nobody waits for any more.
+func (w *bus) overdue(pubs ...pub) {
+	for _, p := range pubs {
+		p.since = w.rolled
+		w.late = append(w.late, p)
 	}
 }
 
@@ -596,13 +608,14 @@ func (w *bus) deliver(i int8, bookmarksFirst bool) (violation string) {
 		r.member.queue = true
 	}
 	if v.Matched {
-		r.drifted = false
+		r.agree(m.Slice, true)
 	}
 	if v.Drifted && w.cfg.without.keeps(ruleAsk) {
-		if r.drifted {
+		if r.drifted&(1<<m.Slice) != 0 {
 			w.asked = true
 		} else {
-			r.drifted, r.begun = true, false
+			r.agree(m.Slice, false)
+			r.begun = false
 			r.r.Gap()
 		}
 	}
@@ -617,6 +630,15 @@ func (w *bus) deliver(i int8, bookmarksFirst bool) (violation string) {
 		}
 	}
 	return w.consistent(r)
+}
+
+// agree notes per slice whether bookmarks agree, as shared/cache does.
+func (r *reader) agree(slice int, ok bool) {
+	if ok {
+		r.drifted &^= 1 << slice
+	} else {
+		r.drifted |= 1 << slice
+	}
 }
 
 func (w *bus) change(i, kind int8, c Change, m *event.Message) {

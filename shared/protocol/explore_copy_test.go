@@ -47,6 +47,7 @@ func (p *Publisher[B]) encode(c *code, keys []event.Key) {
 		c.num(uint64(r.stored.projection))
 		if r.phase == sending || r.phase == reading {
 			encodeObject(c, r.sent)
+			c.seq(r.passed)
 		}
 		since := uint64(0)
 		if r.dirty {

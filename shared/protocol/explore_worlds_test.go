@@ -83,13 +83,13 @@ func worlds(long bool) map[string]bounded {
 			c.watchers, c.writes, c.crashes, c.takeovers, c.late = 2, 2, 1, 2, m8
 		})),
 		"publish: relist": bus(10_000, one(func(c *busConfig) {
-			c.watchers, c.writes, c.takeovers, c.relists = 2, 2+more, 1, 1
+			c.watchers, c.writes, c.takeovers, c.relists, c.crashes = 2, 2+more, 1, 1, 1
 		})),
 		"publish: reset and wipe": bus(40_000, one(func(c *busConfig) {
 			c.writes, c.wipes, c.resets, c.late = 3, 1, 1, m8
 		})),
 		"publish: rollback": rolledBack(1_000, one(func(c *busConfig) {
-			c.watchers, c.writes, c.rollbacks, c.takeovers, c.late, c.prompt = 1+more, 2, 1, m8, 1-m8, long
+			c.watchers, c.writes, c.rollbacks, c.takeovers, c.late, c.prompt = 1+more, 3-more, 1, m8, 1-m8, long
 		})),
 		// One reader, and what can happen to the stream it reads.
 		"sync: two keys": bus(30_000, read(func(c *busConfig) {
@@ -104,7 +104,7 @@ func worlds(long bool) map[string]bounded {
 		"sync: revival without a reconnect": bus(10_000, read(func(c *busConfig) {
 			c.writes, c.expiries, c.quiet, c.again = 2+more, 1, 1, 1
 		})),
-		"sync: rollback": rolledBack(20_000, read(func(c *busConfig) {
+		"sync: rollback": rolledBack(10_000, read(func(c *busConfig) {
 			c.writes, c.rollbacks, c.marks = 2, 1, 1+m8
 		})),
 		"sync: rollback of one of two keys": rolledBack(1_000, read(func(c *busConfig) {
@@ -193,6 +193,7 @@ func TestExploreWithout(t *testing.T) {
 		"an older projection does not sync":                 {ruleProjection, "sync: a newer watcher takes over"},
 		"sequences never repeat":                            {ruleFirstSeq, "publish: reset and wipe"},
 		"epochs never repeat":                               {ruleFirstSeq, "kv: wipe"},
+		"no client-side buffer":                             {ruleNoBuffer, "publish: rollback"},
 		"evict the member before its leases are taken":      {ruleEvictFirst, "kv: cut"},
 		"silence counts only while it could be heard":       {ruleConnectedTime, "kv: lost renewal"},
 		"the first write after a claim reads live":          {ruleLiveFirst, "handover: one after another, generated names"},

@@ -91,6 +91,9 @@ type record[B any] struct {
 	// the record is dirty.
 	since uint64
 	dirty bool
+	// passed is the highest sequence of the key that the follower delivered
+	// while something was outstanding.
+	passed uint64
 	// touched is the operation count at which stored last changed.
 	touched uint64
 }
@@ -239,7 +242,7 @@ func (p *Publisher[B]) publications() {
 func (p *Publisher[B]) publish(key event.Key, r *record[B]) {
 	p.flying++
 	p.enter(key, r, sending)
-	r.sent = r.api
+	r.sent, r.passed = r.api, 0
 	e := Effect[B]{Do: DoPublish, Key: key, Object: r.api, Expect: r.stored.seq, Upto: p.Upto()}
 	if r.api.Op == event.Put {
 		e.Body = r.body

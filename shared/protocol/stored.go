@@ -21,6 +21,9 @@ func (p *Publisher[B]) Stored(m event.Message) {
 		p.compare.followed[m.Key] = m
 	}
 	r, known := p.records[m.Key]
+	if known {
+		r.passed = max(r.passed, m.Seq)
+	}
 	switch {
 	case !known && m.Op.Live(), known && r.phase == idle && m.Seq > r.stored.seq:
 		r = p.record(m.Key)
@@ -54,6 +57,10 @@ func (p *Publisher[B]) Acked(key event.Key, seq uint64) {
 	if r == nil || r.phase != sending {
 		return
 	}
+	if r.passed > seq {
+		p.read(key) // something came after it already
+		return
+	}
 	p.flying--
 	p.enter(key, r, idle)
 	p.store(key, r, stored{Object: r.sent, seq: seq, projection: p.projection})
@@ -73,6 +80,11 @@ func (p *Publisher[B]) read(key event.Key) {
 	}
 	p.flying--
 	p.enter(key, r, reading)
+	p.reread(key, r)
+}
+
+func (p *Publisher[B]) reread(key event.Key, r *record[B]) {
+	r.passed = 0
 	p.effects = append(p.effects, Effect[B]{Do: DoRead, Key: key})
 }
 
@@ -80,6 +92,10 @@ func (p *Publisher[B]) read(key event.Key) {
 func (p *Publisher[B]) Last(key event.Key, m *event.Message) {
 	r := p.records[key]
 	if r == nil || r.phase != reading || m != nil && p.higher(*m) {
+		return
+	}
+	if m == nil && r.passed > 0 || m != nil && r.passed > m.Seq {
+		p.reread(key, r) // the follower knows better
 		return
 	}
 	if !p.without.keeps(ruleNeverOlder) {
