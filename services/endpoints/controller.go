@@ -61,6 +61,7 @@ type partition interface {
 	view
 	Guard(ctx context.Context, key event.Key, d controller.Danger) error
 	ReadLive(key event.Key)
+	CatchUp(ctx context.Context) error
 	Wrote(key event.Key, w protocol.Write)
 	Changed(key event.Key) (controller.Cause, bool)
 }
@@ -120,21 +121,38 @@ func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (_ controller
 }
 
 // sync brings the slices of one service up to date, on a live read of them where
-// the frame asks for it.
+// the frame asks for it or another holder has been at work.
 func (r *reconciler) sync(ctx context.Context, key event.Key, snap snapshot) error {
 	r.nodes.use(r.p)
 	since := r.since(key, snap)
 	err := r.apply(ctx, key, snap, since)
 	if errors.Is(err, controller.ErrLiveFirst) {
-		if snap, err = readLive(ctx, r.api, snap); err == nil {
-			r.p.ReadLive(key)
-			err = r.apply(ctx, key, snap, since)
-		}
-	}
-	if err == nil {
-		r.known.put(key, outdated{synced: true})
+		err = r.syncLive(ctx, key, snap, since)
 	}
 	return err
+}
+
+// syncLive decides on the slices as the API server holds them. Whoever wrote
+// them may have seen further than our inputs have come ⚠: without catching up
+// first we would take out again a pod that we have not seen become ready.
+func (r *reconciler) syncLive(ctx context.Context, key event.Key, snap snapshot, since outdated) error {
+	live, err := readLive(ctx, r.api, snap)
+	if err != nil {
+		return err
+	}
+	if err := r.p.CatchUp(ctx); err != nil {
+		return fmt.Errorf("reading service %s live: %w", key, err)
+	}
+	now := gather(r.p, key)
+	switch {
+	case now.Opaque:
+		return fmt.Errorf("reading inputs of service %s: %w", key, errOpaque)
+	case now.Service == nil || !wanted(now.Service) || now.Service.UID != snap.Service.UID:
+		return nil // its own change has woken it again
+	}
+	now.Slices, now.Foreign, now.Live = live.Slices, live.Foreign, true
+	r.p.ReadLive(key)
+	return r.apply(ctx, key, now, since)
 }
 
 // silent is the library's log: what it says there comes back as an error, or is
@@ -144,15 +162,22 @@ var silent klog.Logger
 // apply lets the library decide and write, through a session that adds what its
 // writes lack: preconditions, names, and the questions of the frame.
 func (r *reconciler) apply(ctx context.Context, key event.Key, snap snapshot, since outdated) error {
-	ctx = withGuard(ctx, func(ctx context.Context) error { return r.p.Guard(ctx, key, controller.Harmless) })
+	ctx = withGuard(ctx, func(ctx context.Context) error {
+		if !snap.Live && since.strange(snap) {
+			return fmt.Errorf("writing slices that another holder wrote: %w", controller.ErrLiveFirst)
+		}
+		return r.p.Guard(ctx, key, controller.Harmless)
+	})
 	session := r.guarded.Begin(ctx, kube.SliceScope{
 		Service:  key,
 		OwnerUID: string(snap.Service.UID),
 		Existing: slices.Concat(snap.Slices, snap.Foreign),
 	})
+	var err error
 	defer func() {
 		session.End()
 		r.tracker.DeleteService(key.Namespace, key.Name) // the frame remembers what was written
+		r.known.put(key, since.after(snap, session.Writes(), err))
 		for _, w := range session.Writes() {
 			r.own.note(w)
 			r.p.Wrote(key, protocol.Write{
@@ -161,8 +186,9 @@ func (r *reconciler) apply(ctx context.Context, key event.Key, snap snapshot, si
 			})
 		}
 	}()
-	err := r.lib.Reconcile(silent, snap.Service, snap.Pods, snap.Slices, triggerTime(since, snap))
-	return outcome(session.Err(), err)
+	said := r.lib.Reconcile(silent, snap.Service, snap.Pods, snap.Slices, triggerTime(since, snap))
+	err = outcome(session.Err(), said)
+	return err
 }
 
 // outcome is what a sync failed with. The session knows its failures best, since

@@ -27,6 +27,9 @@ type snapshot struct {
 	Foreign []*discoveryv1.EndpointSlice
 	// Opaque: an input of this decision exists and could not be carried.
 	Opaque bool
+	// Live: Slices and Foreign were read from the API server, and the rest has
+	// caught up with that.
+	Live bool
 }
 
 // gather reads the cache. Of a service that is none of ours nothing else is

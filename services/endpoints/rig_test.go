@@ -44,6 +44,8 @@ type fakePartition struct {
 	asked  int
 	wrote  []protocol.Write
 	cause  *controller.Cause
+	// late is delivered while the inputs catch up with a live read.
+	late func()
 }
 
 func (p *fakePartition) View(fn func(r cache.Reader)) { cache.View(fn, p.caches...) }
@@ -57,6 +59,14 @@ func (p *fakePartition) Guard(_ context.Context, key event.Key, _ controller.Dan
 }
 
 func (p *fakePartition) ReadLive(key event.Key) { delete(p.live, key) }
+
+func (p *fakePartition) CatchUp(context.Context) error {
+	if p.late != nil {
+		p.late()
+		p.late = nil
+	}
+	return nil
+}
 
 func (p *fakePartition) Wrote(_ event.Key, w protocol.Write) { p.wrote = append(p.wrote, w) }
 

@@ -4,8 +4,11 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
@@ -35,6 +38,41 @@ type outdated struct {
 	// synced: this holder has brought them up to date once. Before that, they
 	// themselves say how far a predecessor came.
 	synced bool
+	// versions are those of its slices that this holder has written, or has
+	// decided on when they and its inputs agreed.
+	versions map[string]string
+}
+
+// strange reports whether a slice is in a version that this holder neither wrote
+// nor agreed with: another one is at work, who may have seen further. Before the
+// first sync it is the frame that asks for a live read.
+func (o outdated) strange(s snapshot) bool {
+	return o.synced && slices.ContainsFunc(s.Slices, func(slice *discoveryv1.EndpointSlice) bool {
+		return o.versions[slice.Name] != slice.ResourceVersion
+	})
+}
+
+// after is what is known once a sync has ended.
+func (o outdated) after(s snapshot, writes []kube.Write, err error) outdated {
+	versions := make(map[string]string, len(s.Slices)+len(writes))
+	if err == nil || s.Live {
+		for _, slice := range s.Slices {
+			versions[slice.Name] = slice.ResourceVersion
+		}
+	} else {
+		maps.Copy(versions, o.versions)
+	}
+	for _, w := range writes {
+		versions[w.Ref.Key.Name] = strconv.FormatUint(w.Ref.Version, 10)
+		if w.Verb == kube.VerbDelete {
+			delete(versions, w.Ref.Key.Name)
+		}
+	}
+	o.versions = versions
+	if err == nil {
+		o.synced, o.trigger = true, time.Time{}
+	}
+	return o
 }
 
 // knownServices are the services a holder has decided about.
