@@ -78,6 +78,7 @@ func (b *Bus) DeadLetters(ctx context.Context) ([]*millracev1.DeadLetter, error)
 		}
 		return err
 	}
+	r.idle = func() error { return check(0) }
 	err := b.read(ctx, r, check, func(d delivery) error {
 		seq = d.Seq
 		letter := &millracev1.DeadLetter{}

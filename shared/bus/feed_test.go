@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
@@ -312,6 +314,25 @@ func TestASnapshotMissesNoKeyThatChangesMeanwhile(t *testing.T) {
 		if len(got) != keys {
 			t.Fatalf("the snapshot has %d keys, want %d", len(got), keys)
 		}
+	}
+}
+
+// What was still to come may expire before it comes: tombstones do. Nothing then
+// says that the snapshot is whole, but the next heartbeat.
+func TestASnapshotEndsThoughWhatWasPendingHasExpired(t *testing.T) {
+	b := bustest.Connect(t, bustest.Start(t).Config(), "watcher")
+	for i := range 300 { // more than one pull brings
+		p := publication(b, pod(fmt.Sprint("p", i), 1), 0)
+		if i > 250 {
+			p.TTL = time.Second
+		}
+		if _, err := publish(t, b, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slow := sync.OnceFunc(func() { <-time.After(3 * time.Second) }) // real servers, real time
+	if err := b.Snapshot(within(t), "pods", func(event.Message) { slow() }); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -50,6 +50,10 @@ type reading struct {
 	name        string // never used before
 	filters     []string
 	headersOnly bool
+	// idle, if there is one, is called at each heartbeat: nothing is on its way.
+	// ⚠ What was pending with the last message may have expired since, and then
+	// no message comes that would tell.
+	idle func() error
 }
 
 // delivery is one message of a reading.
@@ -242,6 +246,9 @@ func (p *puller) heartbeat(msg *nats.Msg) error {
 	}
 	if sent != p.last {
 		return fmt.Errorf("%w: message %d was sent, %d is the last that came", ErrGap, sent, p.last)
+	}
+	if p.idle != nil {
+		return p.idle()
 	}
 	return nil
 }

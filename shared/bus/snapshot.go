@@ -30,6 +30,7 @@ func (b *Bus) Snapshot(ctx context.Context, kind event.Kind, fn func(event.Messa
 		name:        fmt.Sprintf("snapshot-%s-%d", b.unique, b.feeds.Add(1)),
 		filters:     filters,
 		headersOnly: true,
+		idle:        func() error { return check(0) },
 	}
 	err := b.read(ctx, r, check, func(d delivery) error {
 		m, err := decode(b.root, d.Subject, d.Header, nil, true)
