@@ -260,7 +260,7 @@ type fakeServer struct {
 }
 
 func (f *fakeServer) Watch(_ event.Kind, _ bool, events kube.Events) watch {
-	f.events = events
+	f.set(func() { f.events = events })
 	return f
 }
 

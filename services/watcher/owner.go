@@ -170,8 +170,24 @@ func (o *owner) loop() error {
 		case now := <-ticker.C:
 			o.tick(now)
 		}
+		o.takeWaiting()
 		if err := o.carryOut(); err != nil {
 			return err
+		}
+	}
+}
+
+// takeWaiting takes what has come already: the publisher looks through all keys
+// that wait each time it is asked what to do.
+func (o *owner) takeWaiting() {
+	for range window {
+		select {
+		case f := <-o.results:
+			f()
+		case f := <-o.inputs:
+			f()
+		default:
+			return
 		}
 	}
 }
