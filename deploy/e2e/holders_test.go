@@ -13,9 +13,10 @@ import (
 //
 // Two holders on one stream see a pod before the slice that somebody wrote for
 // it. Two streams have no common order: one installation may see the other's
-// slice before the pod that it tells of, and take a pod out again that has just
-// become ready. So holes are not forbidden here, but they must be as short as
-// the way of an event, and rare. Long form: SECONDS=30.
+// slice before the pod that it tells of. Each lets its inputs catch up before it
+// writes over a slice of another's, which leaves a hole only where one watcher is
+// behind the other by more than a bookmark takes: at most one and one in a
+// thousand changes, mended at once. Long form: SECONDS=30.
 func TestTwoHolders(t *testing.T) {
 	lasts := time.Duration(number(t, "SECONDS", 8)) * time.Second
 	ctx, f := begin(t, 3*time.Minute+2*lasts)
@@ -51,8 +52,8 @@ func TestTwoHolders(t *testing.T) {
 			t.Errorf("not mended within a second: %s", h)
 		}
 	}
-	if most := int(w.changes.Load()) / 50; len(holes) > most {
-		t.Errorf("%d holes, want at most %d, one in fifty changes", len(holes), most)
+	if most := 1 + int(w.changes.Load())/1000; len(holes) > most {
+		t.Errorf("%d holes, want at most %d", len(holes), most)
 	}
 
 	written, changes := o.written(), int(w.changes.Load())
