@@ -4,6 +4,8 @@ import (
 	"flag"
 	"fmt"
 	"math/bits"
+	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +30,13 @@ import (
 // known to heal has healed: on the whole it costs about one step per state.
 
 var exploreDepth = flag.String("explore.depth", "short", "how much may go wrong in the worlds of the explorer: short or long")
+
+// TestMain lets the heap grow: the explorer makes short-lived copies of worlds,
+// and half its time would go into looking for them.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 // step is one thing that can happen. What a and b mean depends on what.
 type step struct {
