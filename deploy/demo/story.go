@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -362,11 +363,11 @@ func (s *story) describe(ctx context.Context) error {
 		if r.Role != role {
 			continue
 		}
-		text := ""
-		for _, m := range r.Members {
-			text += fmt.Sprintf("  %s: %d", m.Host, len(m.Units))
+		held := make([]string, len(r.Members))
+		for i, m := range r.Members {
+			held[i] = fmt.Sprintf("%s: %d", m.Host, len(m.Units))
 		}
-		s.line.say("partitions held%s", text)
+		s.line.say("partitions held  %s", strings.Join(held, "  "))
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/endpointslice"
 	endpointsliceutil "k8s.io/endpointslice/util"
-	"k8s.io/klog/v2"
+	"k8s.io/klog/v2" //nolint:depguard // the library takes its logger
 
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
@@ -83,8 +83,9 @@ func (s *endpointSlices) forPartition(p partition) *reconciler {
 
 // ownOf returns the writes of a partition that have not come back.
 func (s *endpointSlices) ownOf(p partition) *ownWrites {
-	if own, ok := s.own.Load(p); ok {
-		return own.(*ownWrites) //nolint:forcetypeassert // forPartition stores nothing else
+	own, _ := s.own.Load(p)
+	if writes, ok := own.(*ownWrites); ok {
+		return writes
 	}
 	return &ownWrites{}
 }
@@ -197,7 +198,7 @@ func (r *reconciler) apply(ctx context.Context, key event.Key, snap snapshot, si
 // failed: it is never tried again, and the rest must be.
 func outcome(session, library error) error {
 	var failed []error
-	if joined, ok := session.(interface{ Unwrap() []error }); ok { //nolint:errorlint // errors.Join's own
+	if joined, ok := session.(interface{ Unwrap() []error }); ok {
 		for _, err := range joined.Unwrap() {
 			if !errors.Is(err, kube.ErrNamespaceTerminating) {
 				failed = append(failed, err)

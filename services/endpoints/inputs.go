@@ -66,7 +66,7 @@ func decode[T any, P interface {
 }
 
 func nodeOfPod(obj any) []string {
-	if p := obj.(*corev1.Pod); p.Spec.NodeName != "" {
+	if p := as[corev1.Pod](obj); p.Spec.NodeName != "" {
 		return []string{p.Spec.NodeName}
 	}
 	return nil
@@ -77,7 +77,7 @@ func nodeOfPod(obj any) []string {
 // It is the longest, in the hope that it is the rarest; app=shop-checkout says
 // more than env=prod.
 func pairOfService(obj any) []string {
-	s := obj.(*corev1.Service)
+	s := as[corev1.Service](obj)
 	if s.Spec.Selector == nil {
 		return nil
 	}
@@ -99,7 +99,7 @@ func pair(namespace, key, value string) string { return namespace + "/" + key + 
 func anyPair(namespace string) string { return namespace + "/" }
 
 func serviceOfSlice(obj any) []string {
-	slice := obj.(*discoveryv1.EndpointSlice)
+	slice := as[discoveryv1.EndpointSlice](obj)
 	if name := slice.Labels[discoveryv1.LabelServiceName]; name != "" {
 		return []string{event.Key{Namespace: slice.Namespace, Name: name}.String()}
 	}
@@ -107,7 +107,7 @@ func serviceOfSlice(obj any) []string {
 }
 
 func podsOfSlice(obj any) []string {
-	s := obj.(*discoveryv1.EndpointSlice)
+	s := as[discoveryv1.EndpointSlice](obj)
 	if _, ok := ours(s); !ok {
 		return nil
 	}

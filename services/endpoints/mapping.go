@@ -81,8 +81,8 @@ func (s *set) addSelecting(r cache.Reader, pod *corev1.Pod) {
 }
 
 func (s *set) addAt(r cache.Reader, place string, labels map[string]string) {
-	for _, obj := range r.ByIndex(services, bySelects, place) {
-		if service := obj.(*corev1.Service); selects(service, labels) {
+	for _, service := range cache.ByIndex[*corev1.Service](r, services, bySelects, place) {
+		if selects(service, labels) {
 			s.add(event.Key{Namespace: service.Namespace, Name: service.Name})
 		}
 	}
@@ -95,8 +95,8 @@ func ofPod(r cache.Reader, key event.Key, before, after *corev1.Pod) []event.Key
 	var out set
 	out.addSelecting(r, before)
 	out.addSelecting(r, after)
-	for _, obj := range r.ByIndex(sliceKind, byPod, key.String()) {
-		if service, ok := ours(obj.(*discoveryv1.EndpointSlice)); ok {
+	for _, slice := range cache.ByIndex[*discoveryv1.EndpointSlice](r, sliceKind, byPod, key.String()) {
+		if service, ok := ours(slice); ok {
 			out.add(service)
 		}
 	}
@@ -106,8 +106,8 @@ func ofPod(r cache.Reader, key event.Key, before, after *corev1.Pod) []event.Key
 // ofNode returns the services with pods on a node.
 func ofNode(r cache.Reader, name string) []event.Key {
 	var out set
-	for _, obj := range r.ByIndex(pods, byNode, name) {
-		out.addSelecting(r, obj.(*corev1.Pod))
+	for _, pod := range cache.ByIndex[*corev1.Pod](r, pods, byNode, name) {
+		out.addSelecting(r, pod)
 	}
 	return out.keys
 }
@@ -120,8 +120,8 @@ func all(p view) []event.Key {
 		for _, key := range r.Keys(services) {
 			out.add(key)
 		}
-		for _, obj := range r.List(sliceKind, "") {
-			if service, ok := ours(obj.(*discoveryv1.EndpointSlice)); ok {
+		for _, slice := range cache.List[*discoveryv1.EndpointSlice](r, sliceKind, "") {
+			if service, ok := ours(slice); ok {
 				out.add(service)
 			}
 		}

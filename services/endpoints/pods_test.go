@@ -269,7 +269,7 @@ func TestUnknownNode(t *testing.T) {
 		t.Errorf("the node woke %q, want web", got)
 	}
 	r.sync("web")
-	two := append(one, "IPv4 [TCP/http:8080] 10.1.0.2 TTF Pod/web-001/uid-web-001 node=later zone=b")
+	two := append(slices.Clone(one), "IPv4 [TCP/http:8080] 10.1.0.2 TTF Pod/web-001/uid-web-001 node=later zone=b")
 	if diff := cmp.Diff(two, told(r.slicesOf("web"))); diff != "" {
 		t.Errorf("slices tell (-want +got):\n%s", diff)
 	}

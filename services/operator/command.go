@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -45,11 +46,7 @@ var commands = []command{
 func Usage() []string {
 	var lines []string
 	for _, c := range commands {
-		name := c.words[0]
-		for _, w := range c.words[1:] {
-			name += " " + w
-		}
-		lines = append(lines, fmt.Sprintf("%-22s %s", name+" "+c.args, c.says))
+		lines = append(lines, fmt.Sprintf("%-22s %s", strings.Join(c.words, " ")+" "+c.args, c.says))
 	}
 	return lines
 }
@@ -77,7 +74,7 @@ func (c command) match(args []string) (rest []string, ok bool) {
 }
 
 func (c command) start(args []string, out, complaints io.Writer, known []any) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) //nolint:forbidigo // a command is where contexts begin
 	defer stop()
 	err := c.connected(ctx, args, out, known)
 	switch {
