@@ -47,7 +47,7 @@ func TestSeedsSpread(t *testing.T) {
 			t.Errorf("%d of 1000 keys wait %s; want about 67", n, second)
 		}
 	}
-	if Delay(7, 1) != Delay(7, 1) {
+	if again := Delay(7, 1); Delay(7, 1) != again {
 		t.Error("the same arguments gave two delays")
 	}
 }

@@ -88,7 +88,7 @@ func TestSort(t *testing.T) {
 			if class := Class(wrapped); class != tt.class || !slices.Contains(Classes(), class) {
 				t.Errorf("Class = %q, want %q, one of %q", class, tt.class, Classes())
 			}
-			if again := Sort(got); again != got {
+			if again := Sort(got); fmt.Sprint(again) != fmt.Sprint(got) {
 				t.Errorf("sorting twice: %v", again)
 			}
 		})

@@ -17,7 +17,9 @@ import (
 	"github.com/millrace-io/millrace/shared/kube/kubetest"
 )
 
-func TestMain(m *testing.M) { os.Exit(kubetest.Main(m)) }
+func TestMain(m *testing.M) {
+	os.Exit(kubetest.Main(m)) //nolint:forbidigo // that is how a TestMain ends
+}
 
 // wire records what really leaves.
 type wire struct {

@@ -91,7 +91,7 @@ func TestMayPut(t *testing.T) {
 
 func TestClusterTime(t *testing.T) {
 	base := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	at := func(d time.Duration) time.Time { return base.Add(d) }
+	at := base.Add
 	tests := map[string]struct {
 		s     sight
 		now   time.Time

@@ -98,12 +98,9 @@ func mayPut(path string) bool {
 // matches reports whether path ends in <prefix><namespace>/<resource>/<name>.
 // What stands before the prefix is the server's own base path.
 func matches(path, prefix, resource string) bool {
-	i := strings.Index(path, prefix)
-	if i < 0 {
-		return false
-	}
-	parts := strings.Split(path[i+len(prefix):], "/")
-	return len(parts) == 3 && parts[0] != "" && parts[1] == resource && parts[2] != ""
+	_, rest, found := strings.Cut(path, prefix)
+	parts := strings.Split(rest, "/")
+	return found && len(parts) == 3 && parts[0] != "" && parts[1] == resource && parts[2] != ""
 }
 
 // started is the zero of the monotonic offsets kept in atomics.

@@ -42,6 +42,19 @@ const (
 	// a bookmark about once a minute (cacher's bookmarkFrequency, v1.37). After
 	// that the kind is relisted.
 	maxSilence = 75 * time.Second
+	// firstWord and nudgeEvery: a watch that has said nothing at all since it was
+	// opened is nudged. The cacher sends no bookmark at or below the version a
+	// watch began at (cacheWatcher.process, v1.37), and it learns of a newer one
+	// only from an event, from etcd's progress notifications (every 10 min unless
+	// etcd is told otherwise), or because a consistent read asked for one. So a
+	// kind in which nothing happens would be relisted every 75 s for ever; one
+	// consistent read of one object spares it that.
+	firstWord  = 25 * time.Second
+	nudgeEvery = 10 * time.Second
+	// listSilence is how long a watch-list may send nothing before its end. A
+	// server that cannot read the kind keeps it open without a word; a plain LIST
+	// then says why.
+	listSilence = 10 * time.Second
 	// absentProbe is how often a kind that the API does not serve is asked for.
 	absentProbe = 30 * time.Second
 	// settled is how long a list-and-watch must have lasted to be no failure.
@@ -65,8 +78,8 @@ type Watch struct {
 
 	mu     sync.Mutex
 	status status
-	stop   context.CancelFunc // ends the current list-and-watch
 	relist chan struct{}
+	plain  bool // the next list is a LIST: a watch-list has hung; Run's own
 }
 
 // status is what can be said about a watch.
@@ -75,6 +88,8 @@ type status struct {
 	established bool // a watch is open
 	absent      bool
 	heard       time.Time // the last event, bookmark or accepted request
+	opened      time.Time // when the watch was opened
+	spoke       bool      // something came over it since
 	called      time.Time // end of the last call to Events
 	calling     bool
 	problem     string
@@ -111,6 +126,9 @@ func (w *Watch) Run(ctx context.Context) error {
 		delay := w.judge(ctx, err)
 		if time.Since(began) > settled {
 			failures = 0
+		}
+		if errors.Is(err, errRelist) {
+			continue
 		}
 		failures++
 		w.pause(ctx, max(delay, retry.Delay(failures, w.seed)))
@@ -247,11 +265,14 @@ func (w *Watch) listAndWatch(ctx context.Context) error {
 	}
 	var watchdog sync.WaitGroup
 	watchdog.Go(func() { w.watchdogSince(ctx, cancel, time.Now()) })
+	watchdog.Go(func() { w.nudge(ctx, src) })
 	defer watchdog.Wait()
 	defer cancel(nil)
 
+	lister := &watcher{w: w, source: src, plain: w.plain}
+	w.plain = false
 	r := cache.NewReflectorWithOptions(
-		&watcher{w: w, source: src}, src.example, &sink{w: w, cancel: cancel},
+		lister, src.example, &sink{w: w, cancel: cancel},
 		cache.ReflectorOptions{
 			Name:            "millrace",
 			TypeDescription: string(w.kind),
@@ -263,12 +284,17 @@ func (w *Watch) listAndWatch(ctx context.Context) error {
 	r.WatchListPageSize = listPage
 	err = r.ListAndWatchWithContext(ctx)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		w.plain = errors.Is(cause, errHung)
 		return cause
 	}
 	return err
 }
 
-var errRelist = errors.New("relisting on request")
+var (
+	errRelist = errors.New("relisting on request")
+	errHung   = fmt.Errorf("the watch-list sent nothing for %s", listSilence)
+	errPlain  = errors.New("a plain list is wanted")
+)
 
 // watchdogSince ends a list-and-watch that began then, when it has fallen silent
 // or was asked to relist. A consumer that takes its time is not silence.
@@ -289,10 +315,38 @@ func (w *Watch) watchdogSince(ctx context.Context, cancel context.CancelCauseFun
 			if s.calling {
 				continue
 			}
-			if now.Sub(latest(began, s.heard, s.called)) > maxSilence {
+			silence := now.Sub(latest(began, s.heard, s.called))
+			if s.established && !s.synced && silence > listSilence {
+				cancel(errHung)
+				return
+			}
+			if silence > maxSilence {
 				cancel(fmt.Errorf("neither event nor bookmark for %s", maxSilence))
 				return
 			}
+		}
+	}
+}
+
+// nudge makes the API server's cache notice that time has passed, while a watch
+// has said nothing since it was opened.
+func (w *Watch) nudge(ctx context.Context, src source) {
+	tick := time.NewTicker(nudgeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			w.mu.Lock()
+			s := w.status
+			w.mu.Unlock()
+			if !s.synced || !s.established || s.spoke || now.Sub(s.opened) < firstWord {
+				continue
+			}
+			read, cancel := context.WithTimeout(ctx, w.api.cfg.RequestTimeout)
+			_, _ = src.list(read, metav1.NamespaceAll, metav1.ListOptions{Limit: 1}) // it fails as the watch will
+			cancel()
 		}
 	}
 }
@@ -313,14 +367,16 @@ func latest(times ...time.Time) time.Time {
 type watcher struct {
 	w      *Watch
 	source source
+	plain  bool // no watch-list
 }
 
+// List and Watch complete the interface; the reflector calls the other two.
 func (l *watcher) List(opts metav1.ListOptions) (runtime.Object, error) {
-	return l.ListWithContext(context.Background(), opts)
+	return l.ListWithContext(context.TODO(), opts)
 }
 
 func (l *watcher) Watch(opts metav1.ListOptions) (watch.Interface, error) {
-	return l.WatchWithContext(context.Background(), opts)
+	return l.WatchWithContext(context.TODO(), opts)
 }
 
 // ListWithContext is one page. "" is a quorum read; the reflector would take "0",
@@ -341,7 +397,11 @@ func (l *watcher) ListWithContext(ctx context.Context, opts metav1.ListOptions) 
 // WatchWithContext opens a watch, or a watch-list when the reflector wants the
 // initial events: then "" means as of now, confirmed with etcd.
 func (l *watcher) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	if opts.SendInitialEvents != nil && *opts.SendInitialEvents {
+	initial := opts.SendInitialEvents != nil && *opts.SendInitialEvents
+	if initial {
+		if l.plain {
+			return nil, errPlain // the reflector falls back to a LIST
+		}
 		opts.ResourceVersion = ""
 	}
 	var conn *heardConn
@@ -351,44 +411,83 @@ func (l *watcher) WatchWithContext(ctx context.Context, opts metav1.ListOptions)
 			s.established, s.problem = false, err.Error()
 			return
 		}
-		s.established, s.absent, s.problem = true, false, ""
+		s.established, s.absent = true, false
+		if s.synced {
+			s.problem = "" // else it stays until the list has come
+		}
 		s.heard, s.conn = time.Now(), conn
+		s.opened, s.spoke = s.heard, false
 	})
 	if err != nil {
+		if initial {
+			err = asList(err)
+		}
 		return nil, err
 	}
-	return observe(inner, l.w), nil
+	return observe(ctx, inner, l.w, initial), nil
+}
+
+// asList makes the reflector fall back to a LIST where it would ask for a
+// watch-list again, at once and for ever: a server that cannot read the kind says
+// that its cache lags behind etcd. The LIST says why.
+func asList(err error) error {
+	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) || apierrors.IsResourceExpired(err) {
+		return apierrors.NewInternalError(errors.New(err.Error())) // without err in its chain
+	}
+	return err
 }
 
 // observed passes a watch on and notes what it hears.
 type observed struct {
-	inner watch.Interface
-	out   chan watch.Event
-	done  chan struct{}
-	once  sync.Once
+	inner   watch.Interface
+	initial bool // it began as a watch-list
+	out     chan watch.Event
+	done    chan struct{}
+	once    sync.Once
 }
 
-func observe(inner watch.Interface, w *Watch) watch.Interface {
-	o := &observed{inner: inner, out: make(chan watch.Event), done: make(chan struct{})}
-	go o.run(w)
+func observe(ctx context.Context, inner watch.Interface, w *Watch, initial bool) watch.Interface {
+	o := &observed{inner: inner, initial: initial, out: make(chan watch.Event), done: make(chan struct{})}
+	go o.run(ctx, w)
 	return o
 }
 
-func (o *observed) run(w *Watch) {
+func (o *observed) run(ctx context.Context, w *Watch) {
 	defer close(o.out)
 	defer w.note(func(s *status) { s.established = false })
 	for e := range o.inner.ResultChan() {
+		if o.stopped() || ctx.Err() != nil {
+			return // what a watch says when we have ended it ourselves is no problem
+		}
+		var err error
+		if e.Type == watch.Error {
+			err = apierrors.FromObject(e.Object)
+		}
 		w.note(func(s *status) {
-			s.heard = time.Now()
-			if e.Type == watch.Error {
-				s.established, s.problem = false, apierrors.FromObject(e.Object).Error()
+			s.heard, s.spoke = time.Now(), s.spoke || s.synced
+			if err != nil {
+				s.established, s.problem = false, err.Error()
 			}
 		})
+		var status apierrors.APIStatus
+		if err != nil && o.initial && errors.As(asList(err), &status) {
+			s := status.Status()
+			e.Object = &s
+		}
 		select {
 		case o.out <- e:
 		case <-o.done:
 			return
 		}
+	}
+}
+
+func (o *observed) stopped() bool {
+	select {
+	case <-o.done:
+		return true
+	default:
+		return false
 	}
 }
 

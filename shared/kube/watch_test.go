@@ -364,6 +364,7 @@ func TestAnUnlistableKind(t *testing.T) {
 	api, _ := dial(t)
 	w, r := watching(t, api, event.Kind(gvr.GroupResource().String()), true)
 	ok, _ := watching(t, api, Services, false)
+	t.Cleanup(func() { t.Logf("the problem was: %s", w.Problem()) })
 	eventually(t, 20*time.Second, "a problem", func() bool { return strings.Contains(w.Problem(), "webhook") })
 	eventually(t, 10*time.Second, "another kind alive", alive(ok))
 	if lists, _ := r.counts(); w.Absent() || alive(w)() || lists > 0 {

@@ -223,11 +223,19 @@ func (w *Writer) UpdateEndpointSlice(ctx context.Context, o *discoveryv1.Endpoin
 
 // put is a function, because a method cannot be told which kinds it may take.
 func put[T whole](ctx context.Context, w *Writer, verb Verb, kind event.Kind, o T) (T, error) {
-	object, err := w.put(ctx, verb, kind, any(o).(runtime.Object))
+	raw, ok := any(o).(runtime.Object)
+	if !ok {
+		return nil, malformed("writing %s: %T is no object", kind, o)
+	}
+	answer, err := w.put(ctx, verb, kind, raw)
 	if err != nil {
 		return nil, err
 	}
-	return object.(T), nil //nolint:forcetypeassert // put answers with the kind's own type
+	after, ok := answer.(T)
+	if !ok {
+		return nil, fmt.Errorf("writing %s: %w: the answer is a %T", kind, ErrUnavailable, answer)
+	}
+	return after, nil
 }
 
 func (w *Writer) put(ctx context.Context, verb Verb, kind event.Kind, o runtime.Object) (runtime.Object, error) {
@@ -352,8 +360,11 @@ func withPreconditions(ref Ref, patch any) ([]byte, error) {
 	if len(fields) == 0 {
 		return nil, nil
 	}
-	metadata["uid"], _ = json.Marshal(ref.UID)
-	metadata["resourceVersion"], _ = json.Marshal(ref.version())
+	for name, value := range map[string]string{"uid": ref.UID, "resourceVersion": ref.version()} {
+		if metadata[name], err = json.Marshal(value); err != nil {
+			return nil, malformed("writing the patch: %w", err)
+		}
+	}
 	if fields["metadata"], err = json.Marshal(metadata); err != nil {
 		return nil, malformed("writing the patch: %w", err)
 	}

@@ -191,7 +191,7 @@ func validate(prefix string, v reflect.Value) error {
 	if !v.CanAddr() {
 		return nil
 	}
-	checked, ok := v.Addr().Interface().(interface{ Validate() error })
+	checked, ok := reflect.TypeAssert[interface{ Validate() error }](v.Addr())
 	if !ok {
 		return nil
 	}

@@ -83,7 +83,7 @@ func (e *Env) print(spec any) error {
 	for _, s := range settings {
 		attrs = append(attrs, slog.String(s.Name, s.Shown()))
 	}
-	e.Log.LogAttrs(context.Background(), slog.LevelInfo, "configuration", attrs...)
+	e.Log.LogAttrs(context.TODO(), slog.LevelInfo, "configuration", attrs...)
 	return nil
 }
 
@@ -132,7 +132,7 @@ func serve(role string, run func(context.Context, *Env) error, known []any, sign
 		return complain(out, role, err)
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // nobody's: the process ends
 		defer cancel()
 		_ = server.Close(ctx) // a scrape that takes longer is cut
 	}()
@@ -149,18 +149,20 @@ func serve(role string, run func(context.Context, *Env) error, known []any, sign
 
 // supervise runs a role to its end.
 func supervise(env *Env, run func(context.Context, *Env) error, drain time.Duration, signals <-chan os.Signal, out io.Writer) int {
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background()) //nolint:forbidigo // here contexts begin
 	defer cancel()
 	var draining atomic.Bool
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, env) }()
 
-	var late <-chan time.Time
+	late := time.NewTimer(drain)
+	late.Stop()
+	defer late.Stop()
 	for {
 		select {
 		case err := <-ended:
 			return verdict(env, err, draining.Load(), out)
-		case <-late:
+		case <-late.C:
 			env.Log.Error("draining took too long", "limit", drain)
 			return ExitFailure
 		case s := <-signals:
@@ -171,9 +173,7 @@ func supervise(env *Env, run func(context.Context, *Env) error, drain time.Durat
 			env.Log.Info("draining", "signal", s.String(), "limit", drain)
 			env.Health.Ready("process", func() error { return errors.New("draining") })
 			cancel()
-			timer := time.NewTimer(drain)
-			defer timer.Stop()
-			late = timer.C
+			late.Reset(drain)
 		}
 	}
 }

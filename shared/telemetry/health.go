@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 )
@@ -63,10 +64,7 @@ func (h *Health) Dead() []string { return h.run(&h.live) }
 
 func (h *Health) run(from *map[string]*check) []string {
 	h.mu.Lock()
-	checks := make(map[string]*check, len(*from))
-	for name, c := range *from {
-		checks[name] = c
-	}
+	checks := maps.Clone(*from)
 	h.mu.Unlock()
 	var missing []string
 	for name, c := range checks {

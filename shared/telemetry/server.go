@@ -31,8 +31,7 @@ func (t *Telemetry) Serve() (*Server, error) {
 	if t.cfg.Listen == "" {
 		return &Server{}, nil
 	}
-	var lc net.ListenConfig
-	listener, err := lc.Listen(context.Background(), "tcp", t.cfg.Listen)
+	listener, err := net.Listen("tcp", t.cfg.Listen) //nolint:noctx // it does not wait
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", t.cfg.Listen, err)
 	}
