@@ -46,7 +46,7 @@ func TestTheDefaultKindsAreWhatTheRolesRead(t *testing.T) {
 	if err := envconfig.Process("millrace", &cfg); err != nil {
 		t.Fatal(err)
 	}
-	if err := cfg.Kinds.Validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	for kind := range withBody {

@@ -26,7 +26,7 @@ import (
 
 const (
 	testKind       event.Kind = "pods"
-	testPartitions            = 4
+	testPartitions int        = 4
 )
 
 // fakeStream is a last-value stream with compare-and-set.

@@ -230,13 +230,11 @@ func (o *owner) drain() error {
 	return nil
 }
 
-// send hands f to the loop and waits for room. It reports whether that came.
-func (o *owner) send(f func()) bool {
+// send hands f to the loop and waits for room, or for the end of the run.
+func (o *owner) send(f func()) {
 	select {
 	case o.inputs <- f:
-		return true
 	case <-o.ctx.Done():
-		return false
 	}
 }
 

@@ -49,7 +49,7 @@ func project(o runtime.Object) runtime.Object {
 		out := *o
 		out.ObjectMeta = wholeMeta(o.ObjectMeta)
 		return &out
-	case *corev1.Endpoints: //nolint:staticcheck // deprecated, and carried as long as it is served
+	case *corev1.Endpoints:
 		out := *o
 		out.ObjectMeta = wholeMeta(o.ObjectMeta)
 		return &out

@@ -69,7 +69,7 @@ func filled(o runtime.Object, seed int64) runtime.Object {
 			*q = *resource.NewQuantity(1+c.Int63n(1000), resource.DecimalSI)
 		},
 		func(v *intstr.IntOrString, c randfill.Continue) { *v = intstr.FromInt32(1 + c.Int31n(1000)) },
-		func(f *metav1.FieldsV1, _ randfill.Continue) { f.Raw = []byte(`{"f:word":{}}`) },
+		func(f *metav1.FieldsV1, _ randfill.Continue) { f.SetRawBytes([]byte(`{"f:word":{}}`)) },
 		func(r *runtime.RawExtension, _ randfill.Continue) { r.Raw = []byte(`{"word":1}`) },
 		func(m *metav1.ObjectMeta, c randfill.Continue) {
 			c.FillNoCustom(m)
@@ -199,7 +199,7 @@ func TestNoSecretOrConfigMapDataTravels(t *testing.T) {
 			corev1.LastAppliedConfigAnnotation: `{"data":{"password":"hunter2"}}`,
 			"example.com/backup":               "hunter2",
 		},
-		ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:data":{"f:hunter2":{}}}`)}}},
+		ManagedFields: []metav1.ManagedFieldsEntry{{FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:hunter2":{}}}`)}},
 	}
 	tests := map[string]runtime.Object{
 		"a typed secret":                &corev1.Secret{ObjectMeta: meta, Data: map[string][]byte{"p": hidden}, StringData: map[string]string{"p": "hunter2"}},
@@ -346,7 +346,7 @@ func FuzzProjectIsAFixedPointAndChangesNothing(f *testing.F) {
 			func(q *resource.Quantity, c randfill.Continue) {
 				*q = *resource.NewQuantity(c.Int63n(9), resource.DecimalSI)
 			},
-			func(v *metav1.FieldsV1, _ randfill.Continue) { v.Raw = []byte("{}") },
+			func(v *metav1.FieldsV1, _ randfill.Continue) { v.SetRawBytes([]byte("{}")) },
 			func(m *metav1.ObjectMeta, c randfill.Continue) {},
 			func(m *metav1.TypeMeta, c randfill.Continue) {},
 			func(tm *metav1.Time, c randfill.Continue) { *tm = metav1.NewTime(time.Unix(c.Int63n(1e9), 0)) },

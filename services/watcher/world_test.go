@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -98,12 +99,7 @@ func (m *member) kill() {
 }
 
 func (m *member) holds(kind string) bool {
-	for _, unit := range m.lease.Snapshot().Mine {
-		if unit == kind {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(m.lease.Snapshot().Mine, kind)
 }
 
 func (w *world) create(name string) {
