@@ -128,7 +128,7 @@ func (r *reconciler) sync(ctx context.Context, key event.Key, snap snapshot) err
 	since := r.since(key, snap)
 	err := r.apply(ctx, key, snap, since)
 	if errors.Is(err, controller.ErrLiveFirst) {
-		err = r.syncLive(ctx, key, snap, since)
+		err = r.syncLive(ctx, key, snap)
 	}
 	return err
 }
@@ -136,7 +136,7 @@ func (r *reconciler) sync(ctx context.Context, key event.Key, snap snapshot) err
 // syncLive decides on the slices as the API server holds them. Whoever wrote
 // them may have seen further than our inputs have come ⚠: without catching up
 // first we would take out again a pod that we have not seen become ready.
-func (r *reconciler) syncLive(ctx context.Context, key event.Key, snap snapshot, since outdated) error {
+func (r *reconciler) syncLive(ctx context.Context, key event.Key, snap snapshot) error {
 	live, err := readLive(ctx, r.api, snap)
 	if err != nil {
 		return err
@@ -153,7 +153,7 @@ func (r *reconciler) syncLive(ctx context.Context, key event.Key, snap snapshot,
 	}
 	now.Slices, now.Foreign, now.Live = live.Slices, live.Foreign, true
 	r.p.ReadLive(key)
-	return r.apply(ctx, key, now, since)
+	return r.apply(ctx, key, now, r.since(key, now))
 }
 
 // silent is the library's log: what it says there comes back as an error, or is
@@ -178,7 +178,7 @@ func (r *reconciler) apply(ctx context.Context, key event.Key, snap snapshot, si
 	defer func() {
 		session.End()
 		r.tracker.DeleteService(key.Namespace, key.Name) // the frame remembers what was written
-		r.known.put(key, since.after(snap, session.Writes(), err))
+		r.known.put(key, since.after(snap, session.Writes(), err, session.Err() == nil))
 		for _, w := range session.Writes() {
 			r.own.note(w)
 			r.p.Wrote(key, protocol.Write{

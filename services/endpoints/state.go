@@ -52,8 +52,9 @@ func (o outdated) strange(s snapshot) bool {
 	})
 }
 
-// after is what is known once a sync has ended.
-func (o outdated) after(s snapshot, writes []kube.Write, err error) outdated {
+// after is what is known once a sync has ended. told: all its writes were taken,
+// even if it failed because of a pod on a node that nobody knows.
+func (o outdated) after(s snapshot, writes []kube.Write, err error, told bool) outdated {
 	versions := make(map[string]string, len(s.Slices)+len(writes))
 	if err == nil || s.Live {
 		for _, slice := range s.Slices {
@@ -69,7 +70,7 @@ func (o outdated) after(s snapshot, writes []kube.Write, err error) outdated {
 		}
 	}
 	o.versions = versions
-	if err == nil {
+	if told {
 		o.synced, o.trigger = true, time.Time{}
 	}
 	return o

@@ -145,6 +145,39 @@ func TestTriggerTimeOfAFirstSyncThatFails(t *testing.T) {
 	})
 }
 
+// A pod on an unknown node fails every sync for as long as it takes; what the
+// other pods' writes told is told all the same.
+func TestTriggerTimeBesideAnUnknownNode(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 100)
+	r.put(r.service("web"), r.pod("web", 0), r.pod("web", 1))
+	r.sync("web")
+	r.put(r.pod("web", 2, on("gone"), after(time.Second)), r.pod("web", 0, unready, after(time.Minute)))
+	if err := r.reconcile("web"); err == nil {
+		t.Fatal("Reconcile() = nil, want an error")
+	}
+	r.expectStamp("D7: the earliest", "2026-01-01T00:00:01Z")
+	r.echo()
+	r.put(r.pod("web", 0, after(time.Hour)))
+	if err := r.reconcile("web"); err == nil {
+		t.Fatal("Reconcile() = nil, want an error")
+	}
+	r.expectStamp("D7: the one that is new", "2026-01-01T01:00:00Z")
+}
+
+// What comes while the inputs catch up with a live read is a trigger too.
+func TestTriggerTimeOfWhatComesLate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 100)
+	r.put(r.service("web"), r.pod("web", 0))
+	r.sync("web")
+	r.p.live[r.key("web")] = true
+	r.p.late = func() { r.put(r.pod("web", 2, after(time.Second))) }
+	r.put(r.pod("web", 1, after(time.Minute)))
+	r.sync("web")
+	r.expectStamp("D7: the earliest", "2026-01-01T00:00:01Z")
+}
+
 // The annotation is no reason to write.
 func TestATriggerTimeAloneIsNotWritten(t *testing.T) {
 	t.Parallel()
