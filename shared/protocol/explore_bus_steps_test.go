@@ -372,7 +372,7 @@ func (w *bus) content(r *reader) bool {
 }
 
 func (w *bus) healWatchers(kind int8) (step, bool) {
-	free, any := int8(-1), false
+	free, served := int8(-1), false
 	for i := range w.watchers {
 		x := &w.watchers[i]
 		i8 := int8(i) //nolint:gosec // small
@@ -385,7 +385,7 @@ func (w *bus) healWatchers(kind int8) (step, bool) {
 		if x.kind != kind {
 			continue
 		}
-		any = any || x.p.projection >= w.cfg.need
+		served = served || x.p.projection >= w.cfg.need
 		switch {
 		case x.stage != running:
 			return step{actStart, i8, 0}, true
@@ -407,7 +407,7 @@ func (w *bus) healWatchers(kind int8) (step, bool) {
 			return step{actAsked, i8, 0}, true
 		}
 	}
-	if !any && free >= 0 {
+	if !served && free >= 0 {
 		return step{actTakeover, free, kind}, true
 	}
 	return step{}, false

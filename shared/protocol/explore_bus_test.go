@@ -111,11 +111,10 @@ type ack struct {
 }
 
 type chore struct {
-	do    Do
-	at    int8 // key or slice
-	got   bool
-	obj   Object
-	value uint64
+	do  Do
+	at  int8 // key or slice
+	got bool
+	obj Object
 }
 
 type stage int8
@@ -664,12 +663,12 @@ func (w *bus) proved(r *reader, kind int8, m *event.Message) string {
 		if w.cfg.scope == Whole && partition.OfKey(exploreKeys[k], w.cfg.partitions) != m.Slice {
 			continue
 		}
-		has, true_ := r.cache[kind][k], false
-		for v := m.Upto; v <= w.now() && !true_; v++ {
+		has, fits := r.cache[kind][k], false
+		for v := m.Upto; v <= w.now() && !fits; v++ {
 			c, _ := w.at(kind, k, v)
-			true_ = c.uid == has.uid && (c.uid == 0 || c.body == has.body)
+			fits = c.uid == has.uid && (c.uid == 0 || c.body == has.body)
 		}
-		if !true_ {
+		if !fits {
 			return fmt.Sprintf("at a bookmark up to %d the cache holds %s, which the API never did since", m.Upto, w.show(k, has))
 		}
 	}

@@ -35,6 +35,7 @@ var exploreDepth = flag.String("explore.depth", "short", "how much may go wrong 
 // and half its time would go into looking for them.
 func TestMain(m *testing.M) {
 	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(2 << 30) // and not further than this
 	os.Exit(m.Run())
 }
 
