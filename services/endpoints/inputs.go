@@ -75,14 +75,12 @@ func nodeOfPod(obj any) []string {
 // pairOfService returns the one place at which the pods that a service selects
 // look for it: all of its pairs must match, so one of them is enough to find it.
 // It is the longest, in the hope that it is the rarest; app=shop-checkout says
-// more than env=prod.
+// more than env=prod. An empty selector, which would select every pod, does not
+// travel: it arrives as none. Source: contract 3, A4.
 func pairOfService(obj any) []string {
 	s := as[corev1.Service](obj)
-	if s.Spec.Selector == nil {
-		return nil
-	}
 	if len(s.Spec.Selector) == 0 {
-		return []string{anyPair(s.Namespace)}
+		return nil
 	}
 	var best string
 	for k, v := range s.Spec.Selector {
@@ -94,9 +92,6 @@ func pairOfService(obj any) []string {
 }
 
 func pair(namespace, key, value string) string { return namespace + "/" + key + "=" + value }
-
-// anyPair is where services are found that select every pod.
-func anyPair(namespace string) string { return namespace + "/" }
 
 func serviceOfSlice(obj any) []string {
 	slice := as[discoveryv1.EndpointSlice](obj)

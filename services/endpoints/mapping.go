@@ -74,7 +74,6 @@ func (s *set) addSelecting(r cache.Reader, pod *corev1.Pod) {
 	if pod == nil {
 		return
 	}
-	s.addAt(r, anyPair(pod.Namespace), pod.Labels)
 	for k, v := range pod.Labels {
 		s.addAt(r, pair(pod.Namespace, k, v), pod.Labels)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/kube"
 )
 
 // dry is a rig without an API server, for what only maps.
@@ -43,9 +44,14 @@ func TestWhatWakes(t *testing.T) {
 		"A2: an annotation: none": {func(r *rig) {
 			r.put(r.pod("web", 0, func(p *corev1.Pod) { p.Annotations = map[string]string{"a": "b"} }))
 		}, ""},
-		"A3: readiness: those that match":                           {func(r *rig) { r.put(r.pod("web", 0, unready)) }, "alias all web"},
-		"A3: labels: old and new":                                   {func(r *rig) { r.put(r.pod("web", 0, func(p *corev1.Pod) { p.Labels["app"] = "other" })) }, "alias all other web"},
-		"A3: labels and readiness: the union":                       {func(r *rig) { r.put(r.pod("web", 0, unready, func(p *corev1.Pod) { p.Labels["app"] = "other" })) }, "alias all other web"},
+		"A3: readiness: those that match":     {func(r *rig) { r.put(r.pod("web", 0, unready)) }, "alias all web"},
+		"A3: labels: old and new":             {func(r *rig) { r.put(r.pod("web", 0, func(p *corev1.Pod) { p.Labels["app"] = "other" })) }, "alias all other web"},
+		"A3: labels and readiness: the union": {func(r *rig) { r.put(r.pod("web", 0, unready, func(p *corev1.Pod) { p.Labels["app"] = "other" })) }, "alias all other web"},
+		"A4: an empty selector arrives as none": {func(r *rig) {
+			r.put(r.service("empty", func(s *corev1.Service) { s.Spec.Selector = map[string]string{} }))
+			r.changes = nil
+			r.put(r.pod("web", 7))
+		}, "alias all web"},
 		"A4: a pod of another namespace: none":                      {func(r *rig) { r.put(r.pod("web", 7, func(p *corev1.Pod) { p.Namespace = "elsewhere" })) }, ""},
 		"A4: a pod nobody matches: none":                            {func(r *rig) { r.put(r.pod("lonely", 7)) }, ""},
 		"frame 4: a pod that a slice names and nobody matches: its": {func(r *rig) { r.put(r.pod("web", 1, func(p *corev1.Pod) { p.Labels = nil })) }, "web"},
@@ -223,6 +229,16 @@ func TestOwnDeletionsWakeOnce(t *testing.T) {
 	}
 	if n := len(r.role.ownOf(r.p).versions); n != 0 {
 		t.Errorf("%d own writes are remembered, want none", n)
+	}
+}
+
+// The tombstone may come before the deletion returns: nothing would ever take
+// back what was noted then.
+func TestOwnDeletionsAreNotNoted(t *testing.T) {
+	var own ownWrites
+	own.note(kube.Write{Verb: kube.VerbDelete, Ref: kube.Ref{Key: event.Key{Name: "s"}, Version: 7}})
+	if len(own.versions) != 0 {
+		t.Errorf("noted %v", own.versions)
 	}
 }
 
