@@ -106,7 +106,7 @@ fuzz: ## Every fuzz target for FUZZTIME.
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) $(BUF) ## Style and walls of the Go, style of the wire, and what it broke since the last release.
-	@GOLANGCI_LINT_CACHE=$(CACHE)/golangci-lint $(GOLANGCI_LINT) run
+	@GOLANGCI_LINT_CACHE=$(CACHE)/golangci-lint $(GOLANGCI_LINT) run --allow-parallel-runners
 	@$(BUF) lint proto
 	@if git cat-file -e '$(AGAINST):proto/buf.yaml' 2>/dev/null; then \
 		echo "comparing the wire with $(AGAINST)"; \

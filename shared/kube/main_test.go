@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(kubetest.Main(m)) //nolint:forbidigo // that is how a TestMain ends
+	os.Exit(kubetest.Main(m))
 }
 
 // wire records what really leaves.

@@ -372,11 +372,11 @@ type watcher struct {
 
 // List and Watch complete the interface; the reflector calls the other two.
 func (l *watcher) List(opts metav1.ListOptions) (runtime.Object, error) {
-	return l.ListWithContext(context.TODO(), opts)
+	return l.ListWithContext(context.TODO(), opts) //nolint:forbidigo // an interface without a context, that the reflector does not call
 }
 
 func (l *watcher) Watch(opts metav1.ListOptions) (watch.Interface, error) {
-	return l.WatchWithContext(context.TODO(), opts)
+	return l.WatchWithContext(context.TODO(), opts) //nolint:forbidigo // as above
 }
 
 // ListWithContext is one page. "" is a quorum read; the reflector would take "0",

@@ -83,7 +83,7 @@ func (e *Env) print(spec any) error {
 	for _, s := range settings {
 		attrs = append(attrs, slog.String(s.Name, s.Shown()))
 	}
-	e.Log.LogAttrs(context.TODO(), slog.LevelInfo, "configuration", attrs...)
+	e.Log.LogAttrs(context.TODO(), slog.LevelInfo, "configuration", attrs...) //nolint:forbidigo // a log line belongs to no call
 	return nil
 }
 
