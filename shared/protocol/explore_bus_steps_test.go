@@ -166,6 +166,9 @@ func (w *bus) takeWorld(s step) (violation string) {
 		}
 		w.undo = nil
 		w.serverDown()
+		// Sequences are given again now. What is published from here on with an
+		// expectation from before may land where it should not, until the
+		// comparison has ended; it has to be corrected, which healing checks.
 		w.rolled = true
 		if w.cfg.without.keeps(ruleNoBuffer) {
 			w.late = nil // it died with the connections

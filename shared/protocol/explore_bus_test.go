@@ -531,6 +531,9 @@ func (w *bus) land(x *watcher) (violation string) {
 	p := x.pipe[0]
 	x.pipe = slices.Clone(x.pipe[1:])
 	seq, violation := w.store(p)
+	if w.rolled {
+		violation = "" // see actRollback
+	}
 	x.acks = append(x.acks, ack{p.sub, seq})
 	if w.cfg.prompt {
 		w.ack(x)
