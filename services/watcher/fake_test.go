@@ -98,6 +98,13 @@ func (f *fakeStream) place(key event.Key) string {
 	return event.Subject(f.Root(), testKind, key, partition.OfKey(key, testPartitions), partition.OfNamespace(key, testPartitions))
 }
 
+// tries returns how many publications were attempted.
+func (f *fakeStream) tries() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.attempts
+}
+
 func (f *fakeStream) Publish(p bus.Publication, done func(uint64, error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -75,10 +75,10 @@ func TestAnEventIsPublishedOnceAndAnEqualOneNotAtAll(t *testing.T) {
 		r.api.list()
 		r.api.change("a", "1")
 		r.after(10 * time.Millisecond)
-		sent := r.bus.attempts
+		sent := r.bus.tries()
 		r.api.change("a", "1") // another version, the same body
 		r.after(10 * time.Millisecond)
-		if got := r.bus.attempts - sent; got != 0 {
+		if got := r.bus.tries() - sent; got != 0 {
 			t.Errorf("%d publications of an equal body", got)
 		}
 		if got := valueOf(r.owner.metrics.suppressed); got != 1 {
@@ -159,12 +159,12 @@ func TestAHigherEpochEndsTheRun(t *testing.T) {
 				r.api.list()
 				r.after(time.Second)
 				r.bus.put(m)
-				sent := r.bus.attempts
+				sent := r.bus.tries()
 				if err := r.wait(); !errors.Is(err, errLost) {
 					t.Errorf("run ended with %v, want %v", err, errLost)
 				}
-				if r.bus.attempts != sent {
-					t.Errorf("%d publications after the kind was lost", r.bus.attempts-sent)
+				if r.bus.tries() != sent {
+					t.Errorf("%d publications after the kind was lost", r.bus.tries()-sent)
 				}
 			})
 		})
@@ -179,12 +179,12 @@ func TestNothingIsPublishedWithoutAValidGrant(t *testing.T) {
 		r.after(time.Second)
 		gone := errors.New("gone")
 		r.grant.lose(gone)
-		sent := r.bus.attempts
+		sent := r.bus.tries()
 		r.api.change("a", "1")
 		if err := r.wait(); !errors.Is(err, gone) {
 			t.Errorf("run ended with %v, want %v", err, gone)
 		}
-		if r.bus.attempts != sent {
+		if r.bus.tries() != sent {
 			t.Error("it published without a valid grant")
 		}
 	})
@@ -200,8 +200,8 @@ func TestAHistoryThatWentBackIsAskedForTwiceAndThenRefused(t *testing.T) {
 		if err := r.wait(); !errors.Is(err, protocol.ErrHistory) {
 			t.Errorf("run ended with %v, want %v", err, protocol.ErrHistory)
 		}
-		if r.bus.attempts != 0 || r.api.relists != 1 {
-			t.Errorf("%d publications and %d relists, want 0 and 1", r.bus.attempts, r.api.relists)
+		if r.bus.tries() != 0 || r.api.relists != 1 {
+			t.Errorf("%d publications and %d relists, want 0 and 1", r.bus.tries(), r.api.relists)
 		}
 	})
 }
@@ -248,12 +248,12 @@ func TestAFullStreamStopsTheBookmarks(t *testing.T) {
 		r.bus.mu.Unlock()
 		r.api.change("a", "1")
 		r.after(500 * time.Millisecond)
-		n, sent := len(r.bus.marks()), r.bus.attempts
+		n, sent := len(r.bus.marks()), r.bus.tries()
 		r.after(10 * time.Second)
 		if more := len(r.bus.marks()) - n; more != 0 {
 			t.Errorf("%d bookmarks while the stream is full", more)
 		}
-		if tries := r.bus.attempts - sent; tries > 25 {
+		if tries := r.bus.tries() - sent; tries > 25 {
 			t.Errorf("%d tries in 10 s", tries)
 		}
 		r.bus.mu.Lock()

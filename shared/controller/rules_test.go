@@ -694,6 +694,8 @@ func TestRule7ALiveReadWaitsForInputsAsNew(t *testing.T) {
 			before := r.cached(p, k).thing.Body
 			r.things.Resume() // the change that the other holder saw is on its way
 			err := p.CatchUp(ctx)
+			r.mu.Lock()
+			defer r.mu.Unlock()
 			got = append(got, seen{before, r.cached(p, k).thing.Body, time.Since(began), err})
 			return Result{}, nil
 		}
@@ -704,6 +706,8 @@ func TestRule7ALiveReadWaitsForInputsAsNew(t *testing.T) {
 		r.Put(things, key("a"), "new")
 		r.Put(outs, key("a"), "new/0") // by the other holder
 		settle(5 * time.Second)
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		if len(got) != 1 || got[0].err != nil || got[0].before != "old" || got[0].after != "new" {
 			r.Fatalf("the decision saw %+v, want old before and new after", got)
 		}
@@ -719,6 +723,8 @@ func TestRule7WithoutBookmarksALiveReadDecidesNothing(t *testing.T) {
 	play(t, 1, func(r *rig) {
 		r.reconcile = func(ctx context.Context, p *Partition, _ event.Key) (Result, error) {
 			err := p.CatchUp(ctx)
+			r.mu.Lock()
+			defer r.mu.Unlock()
 			errs = append(errs, err)
 			return Result{}, err
 		}
@@ -728,11 +734,15 @@ func TestRule7WithoutBookmarksALiveReadDecidesNothing(t *testing.T) {
 		r.things.SetMute(true)
 		r.Put(outs, key("a"), "x")
 		settle(catchUpWait + time.Second)
+		r.mu.Lock()
 		if len(errs) == 0 || !errors.Is(errs[0], ErrNotSynced) {
 			r.Errorf("CatchUp returned %v, want ErrNotSynced", errs)
 		}
+		r.mu.Unlock()
 		r.things.SetMute(false)
 		settle(3 * time.Second)
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		if last := errs[len(errs)-1]; last != nil {
 			r.Errorf("with bookmarks again it returned %v", last)
 		}
