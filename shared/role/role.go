@@ -38,6 +38,7 @@ type Edges struct {
 // Connect opens both edges under the name of a role. Neither has to be there
 // yet: what is missing stands in /readyz.
 func Connect(ctx context.Context, env *process.Env, name string, b bus.Config, k kube.Config) (*Edges, error) {
+	kube.RedirectLogs(env.Log)
 	events, err := bus.Connect(ctx, b, name, env.Log, env.Registry)
 	if err != nil {
 		return nil, badConfig("NATS", err)
