@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -47,10 +48,29 @@ func (c *Controller) hold(ctx context.Context, g Grant) error {
 
 	c.leave(p)
 	c.work.drop(p)
+	c.giveBack()
 	if closer, ok := p.reconciler.(io.Closer); ok {
 		return closer.Close()
 	}
 	return nil
+}
+
+// giveBackAfter is how long after the end of a partition its memory is given
+// back, once for all that end meanwhile. Unit: time. Source: a hand-over of many
+// takes a fraction of that.
+const giveBackAfter = time.Second
+
+// giveBack returns to the system what partitions have held that ended: the first
+// replica of many holds everything for a moment, and the runtime alone would
+// keep that for minutes.
+func (c *Controller) giveBack() {
+	if c.giving.Swap(true) {
+		return
+	}
+	time.AfterFunc(giveBackAfter, func() {
+		c.giving.Store(false)
+		debug.FreeOSMemory()
+	})
 }
 
 // loop opens the partition whenever its inputs have become complete, and does

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -32,6 +33,7 @@ type Controller struct {
 	wideFeed *feed
 	ready    chan struct{} // closed when the wide inputs were complete for the first time
 	once     sync.Once
+	giving   atomic.Bool // memory is about to be given back
 
 	mu   sync.Mutex
 	held map[*Partition]struct{}
