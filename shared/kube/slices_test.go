@@ -300,6 +300,22 @@ func TestSliceSession(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("a deletion decided on an old state deletes nothing", func(t *testing.T) { // ⚠
+		old := NewSliceSession(ctx, b.api.Client(), GuardOptions{}, b.scope([]*discoveryv1.EndpointSlice{made}))
+		if err := old.DiscoveryV1().EndpointSlices(ns).Delete(ctx, "old", metav1.DeleteOptions{}); !errors.Is(err, ErrConflict) {
+			t.Errorf("got %v", err)
+		}
+		if live := must[*discoveryv1.EndpointSlice](t)(slices.Get(ctx, "old", metav1.GetOptions{})); live.DeletionTimestamp != nil {
+			t.Error("it is being deleted")
+		}
+		another := made.DeepCopy()
+		another.UID = "of-the-past"
+		old = NewSliceSession(ctx, b.api.Client(), GuardOptions{}, b.scope([]*discoveryv1.EndpointSlice{another}))
+		if err := old.DiscoveryV1().EndpointSlices(ns).Delete(ctx, "old", metav1.DeleteOptions{}); !errors.Is(err, ErrGone) {
+			t.Errorf("by a UID of the past: %v", err)
+		}
+		b.wire.take()
+	})
 	t.Run("another UID is a conflict", func(t *testing.T) {
 		slice := recycled()
 		slice.UID = "other"
