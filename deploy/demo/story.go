@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -285,57 +284,22 @@ func (s *story) leave(ctx context.Context) error {
 	return nil
 }
 
-// status asks the installation about itself, as an operator would.
-func (s *story) status(ctx context.Context) (status, error) {
-	out, err := s.f.Run(ctx, "status", "-o", "json")
-	if err != nil {
-		return status{}, err
-	}
-	var st status
-	if err := json.Unmarshal([]byte(out), &st); err != nil {
-		return st, fmt.Errorf("reading status: %w", err)
-	}
-	return st, nil
-}
-
-// status is the part of `millrace status -o json` that the story needs.
-type status struct {
-	Partitions int `json:"partitions"`
-	Roles      []struct {
-		Role    string `json:"role"`
-		Held    int    `json:"held"`
-		Units   int    `json:"units"`
-		Members []struct {
-			Host  string `json:"host"`
-			Units []struct {
-				Unit string `json:"unit"`
-			} `json:"units"`
-		} `json:"members"`
-	} `json:"roles"`
-}
-
 // holder returns the replica that holds the namespace.
 func (s *story) holder(ctx context.Context) string {
-	st, err := s.status(ctx)
+	st, err := s.f.Status(ctx)
 	if err != nil {
 		return "?"
 	}
-	want := strconv.Itoa(partition.OfNamespace(event.Key{Namespace: namespace}, st.Partitions))
-	for _, r := range st.Roles {
-		for _, m := range r.Members {
-			for _, u := range m.Units {
-				if r.Role == role && u.Unit == want {
-					return m.Host
-				}
-			}
-		}
+	unit := strconv.Itoa(partition.OfNamespace(event.Key{Namespace: namespace}, st.Partitions))
+	if host, ok := st.Holders(role)[unit]; ok {
+		return host
 	}
 	return "nobody"
 }
 
 // held returns how many partitions a replica holds, and whether all are held.
 func (s *story) held(ctx context.Context, name string) (n int, all bool, err error) {
-	st, err := s.status(ctx)
+	st, err := s.f.Status(ctx)
 	if err != nil {
 		return 0, false, err
 	}
@@ -355,7 +319,7 @@ func (s *story) held(ctx context.Context, name string) (n int, all bool, err err
 
 // describe prints who holds how much.
 func (s *story) describe(ctx context.Context) error {
-	st, err := s.status(ctx)
+	st, err := s.f.Status(ctx)
 	if err != nil {
 		return err
 	}

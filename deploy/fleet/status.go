@@ -15,6 +15,7 @@ type Status struct {
 	Roles      []struct {
 		Role    string `json:"role"`
 		Held    int    `json:"held"`
+		Units   int    `json:"units"`
 		Members []struct {
 			ID       string   `json:"id"`
 			Host     string   `json:"host"`
