@@ -89,7 +89,10 @@ func (b *Bus) assets() []jetstream.StreamConfig {
 		if b.cfg.Storage == "memory" {
 			c.Storage = jetstream.MemoryStorage
 		} else {
-			c.Storage, c.Compression = jetstream.FileStorage, jetstream.S2Compression
+			// Not compressed: the server compresses a block of 8 MiB when it is
+			// full, and holds it locked meanwhile, which nobody can read past.
+			// Seen as 60 to 200 ms in which nothing is delivered.
+			c.Storage, c.Compression = jetstream.FileStorage, jetstream.NoCompression
 		}
 		c.Metadata = map[string]string{
 			metaWire:       strconv.Itoa(WireVersion),
