@@ -26,7 +26,7 @@ func pick[T any](short, longer T) T {
 // launch starts an API server and NATS for one test.
 func launch(ctx context.Context, t *testing.T, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
-	opts.Dir = t.TempDir()
+	opts.Dir = t.ArtifactDir()
 	opts.Progress = os.Stderr
 	f, err := fleet.Start(ctx, opts)
 	if err != nil {

@@ -118,7 +118,7 @@ type KVSink = event.EntrySink
 func (k *KV) Follow(ctx context.Context, filter string, sink KVSink) error {
 	b := k.bus
 	filters := []string{k.subject + filter}
-	caught, seq := false, uint64(0)
+	caught, seq, back := false, uint64(0), revived{}
 	check := func(ctx context.Context, pending uint64) error {
 		if caught || pending > 0 {
 			return nil
@@ -128,6 +128,9 @@ func (k *KV) Follow(ctx context.Context, filter string, sink KVSink) error {
 			return err
 		}
 		if caught = done; done {
+			for key, rev := range back.all() {
+				sink.Entry(key, nil, rev, true)
+			}
 			sink.Caught()
 		}
 		return nil
@@ -135,14 +138,18 @@ func (k *KV) Follow(ctx context.Context, filter string, sink KVSink) error {
 	feed := Feed{Name: fmt.Sprintf("kv-%s-%s", k.bucket, b.unique), Filters: filters}
 	return b.follow(ctx, k.stream, feed, nil, followed{
 		begin: func(replay uint64) {
-			caught, seq = false, 0
+			caught, seq, back = false, 0, revived{}
 			sink.Begin(replay)
 		},
 		opened: check,
 		got: func(ctx context.Context, d delivery) error {
 			seq = d.Seq
 			key := strings.TrimPrefix(d.Subject, k.subject)
-			if isMarker(d.Header) {
+			marker := isMarker(d.Header)
+			if !caught {
+				back.note(key, d, marker)
+			}
+			if marker {
 				sink.Entry(key, nil, d.Seq, true)
 			} else {
 				sink.Entry(key, d.Data, d.Seq, false)

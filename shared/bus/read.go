@@ -59,8 +59,9 @@ type reading struct {
 // delivery is one message of a reading.
 type delivery struct {
 	*nats.Msg
-	Seq     uint64 // in the stream
-	Pending uint64 // messages still to come, as far as the server knows
+	Seq     uint64    // in the stream
+	Pending uint64    // messages still to come, as far as the server knows
+	Stored  time.Time // when, by the server's clock
 }
 
 // read creates the consumer, calls opened with the number of messages that wait,
@@ -213,7 +214,7 @@ func (p *puller) take(msg *nats.Msg, got func(delivery) error) error {
 	p.last++
 	p.due = max(p.due-1, 0)
 	p.pull()
-	return got(delivery{msg, meta.Sequence.Stream, meta.NumPending})
+	return got(delivery{msg, meta.Sequence.Stream, meta.NumPending, meta.Timestamp})
 }
 
 // status reads a word of the server about a pull. One that is not known ends the
