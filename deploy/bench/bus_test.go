@@ -21,16 +21,24 @@ const (
 	bodyBytes = 2000
 )
 
-// TestBus: what the way from a watch event to a consumer costs, on one NATS
-// server process with file storage: the delay at 1 000 events a second, and how
-// many events a second the path takes at all. The publisher is the watcher's own
-// state machine, window and compare-and-set included.
+// TestBus: what the way from a watch event to a consumer costs on one NATS server
+// process: the delay at 1 000 events a second, and how many events a second the
+// path takes at all. The publisher is the watcher's own state machine, window and
+// compare-and-set included.
 func TestBus(t *testing.T) {
+	for _, storage := range []string{"file", "memory"} {
+		t.Run(storage, func(t *testing.T) { measureBus(t, storage) })
+	}
+}
+
+func measureBus(t *testing.T, storage string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	server := bustest.StartProcess(t)
-	out := bustest.Connect(t, server.Config(), "publisher")
-	in := bustest.Connect(t, server.Config(), "consumer")
+	cfg := server.Config()
+	cfg.Storage = storage
+	out := bustest.Connect(t, cfg, "publisher")
+	in := bustest.Connect(t, cfg, "consumer")
 	if err := out.Ensure(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +66,7 @@ func TestBus(t *testing.T) {
 	}
 	s, bottom := spreadOf(ours), spreadOf(least)
 	t.Logf("1 000 messages/s\nwatch event → consumer    %s\nserver without a stream   %s", s, bottom)
-	judgeBus(t, s, bottom)
+	judgeBus(t, storage, s, bottom)
 
 	n = pick(20000, 200000)
 	began := time.Now()
@@ -70,14 +78,14 @@ func TestBus(t *testing.T) {
 	}
 }
 
-// judgeBus: 5 ms at p99, or twice what the machine takes for a message that
-// nothing keeps. A busy machine shows in the tail: only the long form judges
-// that.
-func judgeBus(t *testing.T, ours, floor spread) {
+// judgeBus: at p99 5 ms more than the machine takes for a message that nothing
+// keeps. A busy machine shows in the tail: only the long form judges that. Files are not judged by it: for every 8 MiB the server copies 4 MiB into
+// fresh memory, which takes a virtual machine in a virtual machine up to 250 ms.
+func judgeBus(t *testing.T, storage string, ours, floor spread) {
 	t.Helper()
 	judged, limit := ours.P50, 25*time.Millisecond
-	if long() {
-		judged, limit = ours.P99, max(5*time.Millisecond, 2*floor.P99)
+	if long() && storage == "memory" {
+		judged, limit = ours.P99, floor.P99+5*time.Millisecond
 	}
 	if judged > limit {
 		t.Errorf("%s is more than %s", judged, limit)
