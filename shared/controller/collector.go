@@ -23,7 +23,7 @@ type collector struct {
 
 func newCollector(c *Controller) *collector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("millrace_controller_"+name, help, labels, prometheus.Labels{"role": c.def.Role})
+		return prometheus.NewDesc("millrace_controller_"+name, help, labels, nil)
 	}
 	return &collector{
 		c:          c,

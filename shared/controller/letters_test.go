@@ -49,7 +49,7 @@ func TestASuccessBeforeTheLettersAreReadClears(t *testing.T) {
 	w := controllertest.New(1)
 	r := &rig{T: t, World: w}
 	r.others("mirror", "a")
-	l := newLetters(w, "mirror", nil, newMetrics("mirror", nil))
+	l := newLetters(w, "mirror", nil, newMetrics(nil))
 	l.clear(things, key("a"))
 	if !l.load(t.Context()) || !l.send(t.Context()) || r.letter("things a/a") != "" {
 		t.Error("not cleared")

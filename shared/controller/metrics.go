@@ -39,7 +39,7 @@ var refusals = []struct {
 	{ErrLiveFirst, "live_first"}, {ErrShadow, "shadow"},
 }
 
-// metrics are the instruments of one role.
+// metrics are the instruments of one role; the registry names it.
 type metrics struct {
 	reconciles *prometheus.CounterVec
 	seconds    prometheus.Histogram
@@ -54,14 +54,13 @@ type metrics struct {
 	letters    *prometheus.CounterVec
 }
 
-func newMetrics(role string, reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
-	labels := prometheus.Labels{"role": role}
 	counter := func(name, help string) prometheus.CounterOpts {
-		return prometheus.CounterOpts{Namespace: "millrace", Subsystem: "controller", Name: name, Help: help, ConstLabels: labels}
+		return prometheus.CounterOpts{Namespace: "millrace", Subsystem: "controller", Name: name, Help: help}
 	}
 	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
-		return prometheus.HistogramOpts{Namespace: "millrace", Subsystem: "controller", Name: name, Help: help, ConstLabels: labels, Buckets: buckets}
+		return prometheus.HistogramOpts{Namespace: "millrace", Subsystem: "controller", Name: name, Help: help, Buckets: buckets}
 	}
 	m := &metrics{
 		reconciles: f.NewCounterVec(counter("reconciles_total", "Reconciles, by result."), []string{"result"}),

@@ -53,7 +53,7 @@ func New(cfg Config, def Definition, bus Bus, log *slog.Logger, reg prometheus.R
 	}
 	log = log.With("role", def.Role)
 	c := &Controller{
-		cfg: cfg, def: def, bus: bus, log: log, metrics: newMetrics(def.Role, reg), seed: maphash.MakeSeed(),
+		cfg: cfg, def: def, bus: bus, log: log, metrics: newMetrics(reg), seed: maphash.MakeSeed(),
 		work:  newWork(def.Role),
 		asker: newAsker(bus),
 		ready: make(chan struct{}),

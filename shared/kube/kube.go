@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -213,9 +214,11 @@ func setHTTP2Health(cfg Config) error {
 	return nil
 }
 
-// RedirectLogs sends what client-go says through klog to log. Once, at start:
-// klog is global and not safe to redirect later.
-func RedirectLogs(log *slog.Logger) { klog.SetSlogLogger(log) }
+// RedirectLogs sends what client-go says through klog to log. Only the first
+// call of a process counts: klog is global and not safe to redirect later.
+func RedirectLogs(log *slog.Logger) { redirectOnce.Do(func() { klog.SetSlogLogger(log) }) }
+
+var redirectOnce sync.Once
 
 // Client returns the typed client. Its writes carry no preconditions unless the
 // caller puts them in; its PUTs are refused but for Endpoints and

@@ -53,10 +53,13 @@ func (s Settings) Validate() error {
 
 // Env is what a role is given.
 type Env struct {
-	Role      string
-	Version   string
-	Log       *slog.Logger
-	Registry  *prometheus.Registry
+	Role    string
+	Version string
+	Log     *slog.Logger
+	// Registry adds the label role to every series, so that roles that share a
+	// process do not clash and a dashboard need not know whether they do. What a
+	// process has once belongs to Telemetry.Registry.
+	Registry  prometheus.Registerer
 	Health    *telemetry.Health
 	Telemetry *telemetry.Telemetry
 	// Addr is where telemetry listens; empty if it does not.
@@ -137,7 +140,7 @@ func serve(role string, run func(context.Context, *Env) error, known []any, sign
 		_ = server.Close(ctx) // a scrape that takes longer is cut
 	}()
 	env := &Env{
-		Role: role, Version: version(), Log: t.Log, Registry: t.Registry, Health: t.Health,
+		Role: role, Version: version(), Log: t.Log, Registry: labelled(t, role), Health: t.Health,
 		Telemetry: t, Addr: server.Addr, known: known,
 	}
 	t.Log.Info("starting", "version", env.Version)
@@ -145,6 +148,10 @@ func serve(role string, run func(context.Context, *Env) error, known []any, sign
 		return complain(out, role, err)
 	}
 	return supervise(env, run, settings.DrainTimeout, signals, out)
+}
+
+func labelled(t *telemetry.Telemetry, role string) prometheus.Registerer {
+	return prometheus.WrapRegistererWith(prometheus.Labels{"role": role}, t.Registry)
 }
 
 // supervise runs a role to its end.

@@ -38,17 +38,17 @@ type Edges struct {
 // Connect opens both edges under the name of a role. Neither has to be there
 // yet: what is missing stands in /readyz.
 func Connect(ctx context.Context, env *process.Env, name string, b bus.Config, k kube.Config) (*Edges, error) {
-	kube.RedirectLogs(env.Log)
+	kube.RedirectLogs(env.Telemetry.Log)
 	events, err := bus.Connect(ctx, b, name, env.Log, env.Registry)
 	if err != nil {
 		return nil, badConfig("NATS", err)
 	}
-	api, err := kube.Connect(k, "millrace-"+name, env.Log, env.Registry)
+	api, err := kube.Connect(k, "millrace-"+name, env.Log, env.Telemetry.Registry)
 	if err != nil {
 		events.Close()
 		return nil, badConfig("KUBE", err)
 	}
-	kube.RegisterQueueMetrics(env.Registry)
+	kube.RegisterQueueMetrics(env.Telemetry.Registry)
 	e := &Edges{Bus: events, API: api, env: env, name: name, host: hostname(), started: time.Now()}
 	env.Health.Ready("bus", e.busReady)
 	return e, nil

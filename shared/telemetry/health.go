@@ -13,6 +13,7 @@ type Health struct {
 	mu    sync.Mutex
 	ready map[string]*check
 	live  map[string]*check
+	parts map[string]*Health
 }
 
 type check struct{ f func() error }
@@ -28,6 +29,21 @@ func (h *Health) Ready(name string, f func() error) (remove func()) {
 // outside the process belongs here.
 func (h *Health) Live(name string, f func() error) (remove func()) {
 	return h.add(&h.live, name, f)
+}
+
+// Within returns the health of a part of the process: what it waits for, the
+// process waits for, and says under the part's name. A part that has named
+// nothing yet is starting. The same name again returns the same part.
+func (h *Health) Within(part string) *Health {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.parts == nil {
+		h.parts = map[string]*Health{}
+	}
+	if h.parts[part] == nil {
+		h.parts[part] = &Health{}
+	}
+	return h.parts[part]
 }
 
 func (h *Health) add(to *map[string]*check, name string, f func() error) func() {
@@ -51,25 +67,31 @@ func (h *Health) add(to *map[string]*check, name string, f func() error) func() 
 // when it is ready.
 func (h *Health) Missing() []string {
 	h.mu.Lock()
-	none := len(h.ready) == 0
+	none := len(h.ready) == 0 && len(h.parts) == 0
 	h.mu.Unlock()
 	if none {
 		return []string{"process: starting"}
 	}
-	return h.run(&h.ready)
+	return h.run(&h.ready, (*Health).Missing)
 }
 
 // Dead returns why the process must be restarted.
-func (h *Health) Dead() []string { return h.run(&h.live) }
+func (h *Health) Dead() []string { return h.run(&h.live, (*Health).Dead) }
 
-func (h *Health) run(from *map[string]*check) []string {
+// run asks every check, and every part by ask.
+func (h *Health) run(from *map[string]*check, ask func(*Health) []string) []string {
 	h.mu.Lock()
-	checks := maps.Clone(*from)
+	checks, parts := maps.Clone(*from), maps.Clone(h.parts)
 	h.mu.Unlock()
 	var missing []string
 	for name, c := range checks {
 		if err := c.f(); err != nil {
 			missing = append(missing, fmt.Sprintf("%s: %v", name, err))
+		}
+	}
+	for name, part := range parts {
+		for _, reason := range ask(part) {
+			missing = append(missing, name+": "+reason)
 		}
 	}
 	slices.Sort(missing)

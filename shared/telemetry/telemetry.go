@@ -71,6 +71,7 @@ type Telemetry struct {
 	Level *slog.LevelVar
 
 	cfg    Config
+	base   *slog.Logger // names no role
 	mu     sync.Mutex
 	gather prometheus.Gatherers
 }
@@ -90,7 +91,8 @@ func New(cfg Config, role, version string, out io.Writer) (*Telemetry, error) {
 		cfg:        cfg,
 	}
 	t.Level.Set(level)
-	t.Log = newLogger(out, cfg.LogFormat, t.Level).With("role", role)
+	t.base = newLogger(out, cfg.LogFormat, t.Level)
+	t.Log = t.LogOf(role)
 	t.gather = prometheus.Gatherers{t.Registry}
 	t.Registry.MustRegister(
 		collectors.NewGoCollector(),
@@ -100,6 +102,10 @@ func New(cfg Config, role, version string, out io.Writer) (*Telemetry, error) {
 	)
 	return t, nil
 }
+
+// LogOf returns the log of one role of the process; Log is that of the role that
+// the process was started for.
+func (t *Telemetry) LogOf(role string) *slog.Logger { return t.base.With("role", role) }
 
 func newLogger(out io.Writer, format string, level slog.Leveler) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level}

@@ -76,6 +76,29 @@ func TestHealthRemoves(t *testing.T) {
 	}
 }
 
+// Contract: issue 3, part 8: one /readyz that names the role of what is missing.
+func TestPartsAreNamed(t *testing.T) {
+	tel := newTelemetry(t, valid, io.Discard)
+	watcher, endpoints := tel.Health.Within("watcher"), tel.Health.Within("endpoints")
+	missing := errors.New("NATS is away")
+	watcher.Ready("bus", func() error { return missing })
+	if code, body := get(t, tel.Handler(), "/readyz"); code != 503 || body != "endpoints: process: starting\nwatcher: bus: NATS is away\n" {
+		t.Errorf("%d %q", code, body)
+	}
+	if got := watcher.Missing(); len(got) != 1 || got[0] != "bus: NATS is away" {
+		t.Errorf("the part itself says %q", got)
+	}
+	missing = nil
+	endpoints.Ready("bus", func() error { return nil })
+	if code, body := get(t, tel.Handler(), "/readyz"); code != 200 || body != "ok\n" {
+		t.Errorf("%d %q", code, body)
+	}
+	tel.Health.Within("endpoints").Live("loop", func() error { return errors.New("stuck") })
+	if code, body := get(t, tel.Handler(), "/livez"); code != 503 || body != "endpoints: loop: stuck\n" {
+		t.Errorf("%d %q", code, body)
+	}
+}
+
 func TestLivez(t *testing.T) {
 	tel := newTelemetry(t, valid, io.Discard)
 	remove := tel.Health.Live("loop", func() error { return errors.New("stuck") })
