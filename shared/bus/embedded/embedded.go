@@ -6,6 +6,7 @@ package embedded
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -20,6 +21,8 @@ const (
 	// MaxPayload is what the server takes in one message. Unit: bytes. Source:
 	// the largest message the bus publishes, with its headers.
 	MaxPayload = 4<<20 + 64<<10
+	// unreserved is more than streams will ever be promised. Unit: bytes.
+	unreserved = 1 << 50
 )
 
 // Options says what to run. The zero value is a server on a free port of the
@@ -38,8 +41,14 @@ type Options struct {
 	Routes      []string
 	// MaxPayload is the largest message. Unit: bytes. Default: MaxPayload.
 	MaxPayload int32
+	// User and Password are the one login that it takes. Default: none is asked.
+	User, Password string
 	// SyncAlways writes to the disk before each answer.
 	SyncAlways bool
+	// Unreserved lets streams promise more bytes than the machine has: what they
+	// hold is bounded by each stream alone. A server sets aside what a stream may
+	// grow to, and on a small machine would refuse ours.
+	Unreserved bool
 	// Configure may change the server's own options before it starts.
 	Configure func(*server.Options)
 }
@@ -47,12 +56,16 @@ type Options struct {
 // Server is a running server.
 type Server struct {
 	server *server.Server
+	login  *url.Userinfo
 	remove string // directory to remove at Stop
 }
 
 // Start runs a server and returns when it takes connections.
 func Start(o Options) (*Server, error) {
 	s := &Server{}
+	if o.User != "" {
+		s.login = url.UserPassword(o.User, o.Password)
+	}
 	if o.Dir == "" {
 		dir, err := os.MkdirTemp("", "millrace-nats-")
 		if err != nil {
@@ -96,6 +109,10 @@ func (o Options) native() *server.Options {
 	if n.MaxPayload == 0 {
 		n.MaxPayload = MaxPayload
 	}
+	n.Username, n.Password = o.User, o.Password
+	if o.Unreserved {
+		n.JetStreamMaxMemory, n.JetStreamMaxStore = unreserved, unreserved
+	}
 	if o.ClusterName != "" {
 		n.Cluster = server.ClusterOpts{Name: o.ClusterName, Host: "127.0.0.1", Port: o.ClusterPort}
 		n.Routes = server.RoutesFromStr(strings.Join(o.Routes, ","))
@@ -106,8 +123,15 @@ func (o Options) native() *server.Options {
 	return n
 }
 
-// URL is where clients connect.
-func (s *Server) URL() string { return s.server.ClientURL() }
+// URL is where clients connect, and, where one is asked for, as whom.
+func (s *Server) URL() string {
+	u, err := url.Parse(s.server.ClientURL())
+	if err != nil || s.login == nil {
+		return s.server.ClientURL()
+	}
+	u.User = s.login
+	return u.String()
+}
 
 // Native is the server itself, for what tests need of it.
 func (s *Server) Native() *server.Server { return s.server }
