@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-io/millrace/services/endpoints"
 	"github.com/millrace-io/millrace/services/operator"
+	"github.com/millrace-io/millrace/services/standalone"
 	"github.com/millrace-io/millrace/services/watcher"
 	"github.com/millrace-io/millrace/shared/process"
 )
@@ -29,10 +30,36 @@ var roles = map[string]struct {
 	"endpoints": {endpoints.Run, &endpoints.Config{}},
 }
 
+// standaloneRole is all of them in one process.
+const standaloneRole = "standalone"
+
+// runStandalone wires it: the watcher, and every other role as a controller.
+func runStandalone(ctx context.Context, env *process.Env) error {
+	var controllers []process.Role
+	for _, name := range slices.Sorted(maps.Keys(roles)) {
+		if name != "watcher" {
+			controllers = append(controllers, process.Role{Name: name, Run: roles[name].run})
+		}
+	}
+	return standalone.With(process.Role{Name: "watcher", Run: roles["watcher"].run}, controllers...)(ctx, env)
+}
+
+// configs are what a role reads, or standalone, which reads what all do.
+func configs(role string) []any {
+	if role != standaloneRole {
+		return []any{roles[role].config}
+	}
+	all := []any{&standalone.Config{}}
+	for _, name := range slices.Sorted(maps.Keys(roles)) {
+		all = append(all, roles[name].config)
+	}
+	return all
+}
+
 // settings are the configuration structs of all roles and commands: a variable
 // with our prefix that none of them reads is refused.
 func settings() []any {
-	return []any{&process.Settings{}, &watcher.Config{}, &endpoints.Config{}, &operator.Config{}}
+	return append(configs(standaloneRole), &process.Settings{}, &operator.Config{})
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -44,11 +71,13 @@ func run(args []string, out, complaints io.Writer) int {
 		return process.ExitConfig
 	}
 	name := args[0]
-	if role, ok := roles[name]; ok && len(args) == 1 {
-		if code := process.Check(name, role.config, settings()...); code != process.ExitOK {
-			return code
+	if run, ok := runner(name); ok && len(args) == 1 {
+		for _, config := range configs(name) {
+			if code := process.Check(name, config, settings()...); code != process.ExitOK {
+				return code
+			}
 		}
-		return process.Main(name, role.run, settings()...)
+		return process.Main(name, run, settings()...)
 	}
 	switch name {
 	case "version":
@@ -65,11 +94,20 @@ func run(args []string, out, complaints io.Writer) int {
 	return process.ExitConfig
 }
 
+func runner(name string) (run func(context.Context, *process.Env) error, ok bool) {
+	if name == standaloneRole {
+		return runStandalone, true
+	}
+	role, ok := roles[name]
+	return role.run, ok
+}
+
 func usage(w io.Writer) {
 	fmt.Fprintln(w, "usage: millrace ROLE | millrace COMMAND\n\nroles, configured by MILLRACE_… variables:")
 	for _, name := range slices.Sorted(maps.Keys(roles)) {
 		fmt.Fprintf(w, "  %s\n", name)
 	}
+	fmt.Fprintf(w, "  %-22s all of them and NATS in one process\n", standaloneRole)
 	fmt.Fprintln(w, "\ncommands:")
 	for _, line := range operator.Usage() {
 		fmt.Fprintf(w, "  %s\n", line)
