@@ -54,7 +54,7 @@ BASELINE = git describe --tags --abbrev=0 --match 'v*' 2>/dev/null \
 help: ## This list.
 	@awk 'BEGIN { FS = ":.*## "; print "usage: make TARGET [NAME=value]" } \
 		/^##@ / { printf "\n%s\n", substr($$0, 5) } \
-		/^[a-z][a-z-]*:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+		/^[a-z][a-z-]*:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 ##@ Build
 
@@ -158,6 +158,11 @@ vuln: $(GOVULNCHECK) ## Known vulnerabilities in code that is called.
 demo: build ## The short story: services, pods, a killed replica. DEMO_KEEP=1 leaves it running.
 	@deploy/devcluster/build --only devcluster
 	@$(GO) run ./deploy/demo
+
+.PHONY: demo-standalone
+demo-standalone: build ## The same with millrace in one process, killed and restarted on its folder.
+	@deploy/devcluster/build --only devcluster
+	@$(GO) run ./deploy/demo -standalone
 
 # The long forms of suites that `test` runs shortly. SUITE_FLAGS go to the test.
 # ROUNDS has no prefix of ours: the binaries refuse a MILLRACE_ they do not know.

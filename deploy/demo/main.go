@@ -1,11 +1,14 @@
 // Command demo plays a short story on a whole installation (an API server, NATS,
 // one watcher, three replicas of the endpoints role, all as processes on
 // loopback), prints what happened when, and checks every step: it exits 0 only
-// when all expectations held. DEMO_KEEP=1 leaves the installation running.
+// when all expectations held. With -standalone, millrace is one process that is
+// killed and started again on its folder. DEMO_KEEP=1 leaves the installation
+// running.
 package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -22,6 +25,8 @@ const limit = 15 * time.Minute
 func main() { os.Exit(run()) }
 
 func run() int {
+	alone := flag.Bool("standalone", false, "run millrace standalone, in one process, instead of every role by itself")
+	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	dir, err := os.MkdirTemp("", "millrace-demo-")
@@ -31,14 +36,14 @@ func run() int {
 	line := newTimeline(os.Stdout)
 	story, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	line.say("building the binaries and starting an API server and NATS")
-	f, err := fleet.Start(story, fleet.Options{Dir: dir, Progress: os.Stderr})
+	line.say("building the binaries and starting an API server")
+	f, err := fleet.Start(story, fleet.Options{Dir: dir, Progress: os.Stderr, Standalone: *alone})
 	if err != nil {
 		return fail(err)
 	}
 	defer end(f)
 
-	s, err := begin(story, f, line)
+	s, err := begin(story, f, line, *alone)
 	if err == nil {
 		err = s.play(story)
 	}
@@ -83,6 +88,6 @@ It keeps running until you press ^C. In another shell:
   kubectl get endpointslices -n %s -w
   kubectl label pod web-0 -n %s app=other --overwrite
   MILLRACE_NATS_URL=%s %s status
-`, f.Cluster.Kubeconfig("admin"), namespace, namespace, f.NATS.URL, f.Binary())
+`, f.Cluster.Kubeconfig("admin"), namespace, namespace, f.URL(), f.Binary())
 	<-ctx.Done()
 }

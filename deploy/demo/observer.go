@@ -19,6 +19,7 @@ type observer struct {
 	mu      sync.Mutex
 	slices  map[string]*discoveryv1.EndpointSlice
 	changed chan struct{} // closed at the next change
+	written int           // versions of slices seen
 	missed  []string      // what a steady pod was missing from
 	steady  map[string]string
 }
@@ -58,6 +59,7 @@ func (o *observer) seen(obj any, gone bool) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.written++
 	if gone {
 		delete(o.slices, slice.Name)
 	} else {
@@ -86,6 +88,13 @@ func (o *observer) ready(service string) map[string]bool {
 		}
 	}
 	return pods
+}
+
+// count returns how many versions of slices have been seen.
+func (o *observer) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.written
 }
 
 // expectSteady notes a pod that from now on must be ready at every version.

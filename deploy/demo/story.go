@@ -51,6 +51,7 @@ func (a app) names() []string {
 // story is the installation and those who look at it.
 type story struct {
 	f       *fleet.Fleet
+	alone   bool // millrace is one process
 	line    *timeline
 	api     kubernetes.Interface
 	kubelet *kubetest.Kubelet
@@ -58,13 +59,13 @@ type story struct {
 }
 
 // begin starts the members and the fake kubelet.
-func begin(ctx context.Context, f *fleet.Fleet, line *timeline) (*story, error) {
-	s := &story{f: f, line: line, api: f.Cluster.Client()}
+func begin(ctx context.Context, f *fleet.Fleet, line *timeline, alone bool) (*story, error) {
+	s := &story{f: f, alone: alone, line: line, api: f.Cluster.Client()}
 	version, err := s.api.Discovery().ServerVersion()
 	if err != nil {
 		return s, fmt.Errorf("asking the API server: %w", err)
 	}
-	line.say("kube-apiserver %s serves %s, NATS %s", version.GitVersion, f.Cluster.Server(), f.NATS.URL)
+	line.say("kube-apiserver %s serves %s", version.GitVersion, f.Cluster.Server())
 	if err := s.start(ctx); err != nil {
 		return s, err
 	}
@@ -82,6 +83,10 @@ func begin(ctx context.Context, f *fleet.Fleet, line *timeline) (*story, error) 
 }
 
 func (s *story) start(ctx context.Context) error {
+	if s.alone {
+		return s.startAlone(ctx)
+	}
+	s.line.say("NATS serves %s", s.f.URL())
 	began := time.Now()
 	if _, err := s.f.Member(ctx, "watcher", "watcher-1"); err != nil {
 		return err
@@ -111,9 +116,11 @@ func (s *story) close() {
 }
 
 func (s *story) play(ctx context.Context) error {
-	for _, scene := range []func(context.Context) error{
-		s.appear, s.flip, s.relabel, s.kill, s.join, s.leave,
-	} {
+	scenes := []func(context.Context) error{s.appear, s.flip, s.relabel, s.kill, s.join, s.leave}
+	if s.alone {
+		scenes = []func(context.Context) error{s.appear, s.flip, s.relabel, s.restart, s.leave, s.end}
+	}
+	for _, scene := range scenes {
 		if err := scene(ctx); err != nil {
 			return err
 		}

@@ -34,6 +34,7 @@ func TestBadConfiguration(t *testing.T) {
 		"a URL that is none":                {[]string{"endpoints"}, "MILLRACE_NATS_URL=nonsense", []string{"MILLRACE_NATS_URL", "nonsense"}},
 		"a number out of its range":         {[]string{"endpoints"}, "MILLRACE_ENDPOINTS_MAX_ENDPOINTS_PER_SLICE=1001", []string{"MILLRACE_ENDPOINTS_MAX_ENDPOINTS_PER_SLICE", "1001", "1000"}},
 		"too many partitions":               {[]string{"watcher"}, "MILLRACE_NATS_PARTITIONS=257", []string{"MILLRACE_NATS_PARTITIONS", "257", "256"}},
+		"standalone beside a NATS":          {[]string{"standalone"}, "MILLRACE_LOG_LEVEL=info", []string{"MILLRACE_NATS_URL is set", "a NATS of its own"}},
 		"a kind that is no kind":            {[]string{"watcher"}, "MILLRACE_WATCHER_KINDS=Pods", []string{"MILLRACE_WATCHER_KINDS", "Pods"}},
 	}
 	for name, tt := range tests {

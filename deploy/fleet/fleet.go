@@ -29,10 +29,16 @@ type Options struct {
 	// MaxPayload is the largest message NATS takes, as in its configuration;
 	// empty: 4MB. NATS.MaxPayload changes it at a restart.
 	MaxPayload string
+	// Standalone leaves NATS out: a member of role Standalone brings it.
+	Standalone bool
 }
 
-// Fleet is one installation: an API server, one NATS server, and the members
-// that have been started. Its methods may be called from several goroutines.
+// Standalone is the role that is all of them in one process. Its members share
+// one folder, one after the other.
+const Standalone = "standalone"
+
+// Fleet is one installation: an API server, one NATS server (nil in a standalone
+// one), and the members that have been started. Its methods may be called from several goroutines.
 type Fleet struct {
 	Cluster *kubetest.Cluster
 	NATS    *NATS
@@ -61,19 +67,47 @@ func Start(ctx context.Context, opts Options) (*Fleet, error) {
 	if err := f.build(ctx); err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(opts.Dir, "nats")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making folder of NATS: %w", err)
-	}
 	var err error
-	if f.NATS, err = startNATS(ctx, filepath.Join(opts.Dir, "nats-server"), dir, opts.MaxPayload); err != nil {
-		return nil, err
+	if !opts.Standalone {
+		dir := filepath.Join(opts.Dir, "nats")
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("making folder of NATS: %w", err)
+		}
+		if f.NATS, err = startNATS(ctx, filepath.Join(opts.Dir, "nats-server"), dir, opts.MaxPayload); err != nil {
+			return nil, err
+		}
 	}
 	if f.Cluster, err = kubetest.Launch(ctx, filepath.Join(opts.Dir, "cluster"), opts.Progress); err != nil {
-		f.NATS.Kill()
+		f.killNATS()
 		return nil, err
 	}
 	return f, nil
+}
+
+func (f *Fleet) killNATS() {
+	if f.NATS != nil {
+		f.NATS.Kill()
+	}
+}
+
+// Alone is another installation on the same API server: a standalone one, which
+// members of that role make up. It is stopped with its members.
+func (f *Fleet) Alone() *Fleet {
+	opts := f.opts
+	opts.Standalone = true
+	return &Fleet{Cluster: f.Cluster, opts: opts, binary: f.binary}
+}
+
+// Folder is where members of role Standalone keep their streams.
+func (f *Fleet) Folder() string { return filepath.Join(f.opts.Dir, Standalone) }
+
+// URL is where clients find NATS, the embedded one while there is no other.
+func (f *Fleet) URL() string {
+	if f.NATS != nil {
+		return f.NATS.URL
+	}
+	b, _ := os.ReadFile(filepath.Join(f.Folder(), "nats.url")) // none yet: a client says so
+	return strings.TrimSpace(string(b))
 }
 
 // build makes the two binaries that are ours to build; Go's cache makes that
@@ -87,10 +121,11 @@ func (f *Fleet) build(ctx context.Context) error {
 		return err
 	}
 	f.binary = filepath.Join(f.opts.Dir, "millrace")
-	for out, pkg := range map[string]string{
-		f.binary:                                 "./services/millrace",
-		filepath.Join(f.opts.Dir, "nats-server"): "github.com/nats-io/nats-server/v2",
-	} {
+	programs := map[string]string{f.binary: "./services/millrace"}
+	if !f.opts.Standalone {
+		programs[filepath.Join(f.opts.Dir, "nats-server")] = "github.com/nats-io/nats-server/v2"
+	}
+	for out, pkg := range programs {
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", out, pkg) //nolint:gosec // ours
 		cmd.Dir = root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -165,9 +200,12 @@ func (f *Fleet) Binary() string { return f.binary }
 func (f *Fleet) Env(role string, more ...string) []string {
 	env := []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"),
-		"MILLRACE_NATS_URL=" + f.NATS.URL,
 		"MILLRACE_LISTEN=127.0.0.1:0",
-		"KUBECONFIG=" + f.Cluster.Kubeconfig(role),
+	}
+	if role == Standalone { // as its user would: with the kubeconfig at hand
+		env = append(env, "MILLRACE_STANDALONE_DIR="+f.Folder(), "KUBECONFIG="+f.Cluster.Kubeconfig(kubetest.RoleAdmin))
+	} else {
+		env = append(env, "MILLRACE_NATS_URL="+f.URL(), "KUBECONFIG="+f.Cluster.Kubeconfig(role))
 	}
 	if f.opts.Partitions > 0 {
 		env = append(env, fmt.Sprintf("MILLRACE_NATS_PARTITIONS=%d", f.opts.Partitions))
@@ -236,7 +274,7 @@ func (f *Fleet) Stop(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	f.NATS.Kill()
+	f.killNATS()
 	return errors.Join(errors.Join(errs...), f.Cluster.Stop())
 }
 
