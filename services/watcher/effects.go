@@ -69,10 +69,12 @@ func (o *owner) publish(e *protocol.Effect[*body]) {
 	if m.Op == event.Delete {
 		p.TTL = o.tombstones
 	}
+	way := traced(o.ctx, &m)
 	p.Message = m
 	o.flying++
 	key, object, observed := e.Key, e.Object, m.Observed
 	o.bus.Publish(p, func(seq uint64, err error) {
+		way.ended(seq, err)
 		o.results <- func() {
 			o.flying--
 			o.published(key, object, observed, seq, err)

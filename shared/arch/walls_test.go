@@ -90,7 +90,7 @@ var rooms = map[string]room{
 // outside is how one sees millrace from outside: as running binaries, through
 // the API server, the bus and the metrics.
 var outside = join(below, kits, kubernetes, nats, xsync,
-	[]string{"github.com/prometheus/common/expfmt", "github.com/prometheus/common/model", "github.com/prometheus/client_model/go"})
+	[]string{"github.com/prometheus/common/expfmt", "github.com/prometheus/common/model", "github.com/prometheus/client_model/go", "go.opentelemetry.io/proto/otlp/"})
 
 // Tests may use more than the code beside them, so that an edge can be shown to
 // satisfy the interface a frame names; but a pure room is tested by pure means,

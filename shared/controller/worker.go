@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"hash/maphash"
 	"time"
@@ -31,18 +32,21 @@ func (c *Controller) worker() {
 // run reconciles one key and settles what becomes of it.
 func (p *Partition) run(key event.Key) {
 	begun := time.Now()
-	if cause := p.ledger.take(key); cause != nil {
+	cause := p.ledger.take(key)
+	if cause != nil {
 		p.c.metrics.age(*cause, begun)
 	}
-	result, err := p.reconcile(key)
+	ctx, span := p.traced(p.ctx, key, cause, begun)
+	result, err := p.reconcile(ctx, key)
+	told(span, err)
 	p.c.metrics.seconds.Observe(time.Since(begun).Seconds())
 	p.reconciles.Add(1)
 	p.settle(key, result, err)
 }
 
-func (p *Partition) reconcile(key event.Key) (result Result, err error) {
+func (p *Partition) reconcile(ctx context.Context, key event.Key) (result Result, err error) {
 	defer p.contain(&err)
-	return p.reconciler.Reconcile(p.ctx, key)
+	return p.reconciler.Reconcile(ctx, key)
 }
 
 // settle says what becomes of a key, by the result of its run. This switch is

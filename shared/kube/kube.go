@@ -146,7 +146,7 @@ func connect(cfg Config, conf *rest.Config, userAgent string, log *slog.Logger, 
 	conf.Timeout = 0 // it would end watches too
 	conf.QPS, conf.Burst = cfg.QPS, cfg.Burst
 	if cfg.QPS > 0 { // one limiter for all clients of the process
-		conf.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(cfg.QPS, cfg.Burst)
+		conf.RateLimiter = tracedLimiter{flowcontrol.NewTokenBucketRateLimiter(cfg.QPS, cfg.Burst)}
 	}
 	clock := &serverClock{}
 	conf.Dial = dialHeard(conf.Dial)

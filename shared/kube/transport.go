@@ -54,7 +54,9 @@ func (s *sender) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	sent := time.Now()
+	req, span := spanOf(req)
 	resp, err := s.next.RoundTrip(req)
+	answered(span, resp, err)
 	if err != nil {
 		return nil, err
 	}

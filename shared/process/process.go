@@ -139,6 +139,15 @@ func serve(role string, run func(context.Context, *Env) error, known []any, sign
 		defer cancel()
 		_ = server.Close(ctx) // a scrape that takes longer is cut
 	}()
+	untrace, err := t.Trace(context.Background(), role, version()) //nolint:forbidigo // the process's
+	if err != nil {
+		return complain(out, role, configError("%w", err))
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // nobody's: the process ends
+		defer cancel()
+		_ = untrace(ctx) // a collector that does not answer keeps nobody
+	}()
 	env := &Env{
 		Role: role, Version: version(), Log: t.Log, Registry: labelled(t, role), Health: t.Health,
 		Telemetry: t, Addr: server.Addr, known: known,
