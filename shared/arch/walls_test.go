@@ -44,7 +44,7 @@ var (
 // The rooms of the lower floors, as import paths.
 var (
 	words = ours("proto/millrace/v1", "shared/event")
-	pure  = ours("shared/partition", "shared/tokenbucket", "shared/backoff", "shared/protocol")
+	pure  = ours("shared/partition", "shared/tokenbucket", "shared/backoff", "shared/protocol", "shared/beat")
 	below = join(words, pure, protobuf) // what every room from the second floor up may use
 	kits  = ours("shared/bus/bustest", "shared/kube/kubetest")
 )
@@ -59,6 +59,7 @@ var rooms = map[string]room{
 	"shared/tokenbucket": {floor: 1, pure: true},
 	"shared/backoff":     {floor: 1, pure: true},
 	"shared/protocol":    {floor: 1, may: join(words, ours("shared/partition"), protobuf), pure: true},
+	"shared/beat":        {floor: 1, may: join(words, ours("shared/partition"), protobuf), pure: true},
 
 	"shared/bus":           {floor: 2, may: join(below, nats, instruments, tracing, xsync)},
 	"shared/bus/bustest":   {floor: 2, may: join(below, ours("shared/bus"), nats, instruments, xsync)},
