@@ -67,7 +67,9 @@ var rooms = map[string]room{
 	"shared/kube/kubetest": {floor: 2, may: join(below, ours("shared/kube"), kubernetes, instruments, xsync)},
 	"shared/telemetry":     {floor: 2, may: []string{"github.com/prometheus/", "go.opentelemetry.io/"}},
 
-	"shared/lease":      {floor: 3, may: join(below, instruments, tracing, xsync)},
+	"shared/clock":      {floor: 2},
+	"shared/lease":      {floor: 3, may: join(below, ours("shared/clock"), instruments, tracing, xsync)},
+	"shared/silence":    {floor: 3, may: join(below, ours("shared/clock"), instruments, tracing, xsync)},
 	"shared/cache":      {floor: 3, may: join(below, instruments, tracing, xsync)},
 	"shared/controller": {floor: 3, may: join(below, ours("shared/lease", "shared/cache"), workqueue, instruments, tracing, xsync)},
 	"shared/process":    {floor: 3, may: join(ours("shared/telemetry"), settings, instruments, tracing, xsync)},

@@ -18,10 +18,10 @@ const maxTick = 2 * time.Second
 type Beat struct {
 	Node string
 	UID  string
-	// Renewed is renewTime of the node's Lease and Heartbeat lastHeartbeatTime of
-	// its Ready condition, as they are written there, in microseconds since 1970;
-	// 0 where there is none. They come from the node's own clock, so they are
-	// told apart and never compared with a time.
+	// Renewed is renewTime of the node's Lease, in microseconds since 1970, and
+	// Heartbeat lastHeartbeatTime of its Ready condition, in seconds, the finest
+	// that either is written in; 0 where there is none. They come from the node's
+	// own clock, so they are told apart and never compared with a time.
 	Renewed, Heartbeat int64
 	// Age is how long the node has been watched without a beat.
 	Age time.Duration

@@ -16,8 +16,9 @@ func (b *Bus) digestRoot() string { return "beats." + event.Token(b.cfg.Cluster)
 func (b *Bus) decisionRoot() string { return "decisions." + event.Token(b.cfg.Cluster) }
 
 // PublishDigest sends the heartbeat digest of a slice, over the one before; done
-// is called as by Publish. Digests carry their own epoch and counter, so nothing
-// is expected of the one before.
+// is called as by Publish. Nothing is expected of the one before: readers compare
+// epochs, a successor that starts from a digest too old starts from ages too
+// small, and the next second writes over it.
 func (b *Bus) PublishDigest(slice int, body []byte, done func(seq uint64, err error)) {
 	if err := b.fits(nil, body); err != nil {
 		b.publisher.refuse(done, err)
@@ -29,16 +30,19 @@ func (b *Bus) PublishDigest(slice int, body []byte, done func(seq uint64, err er
 	}, done)
 }
 
-// DigestSink receives digests, like Sink.
-type DigestSink interface {
-	Begin(replay uint64)
-	Digest(slice int, seq uint64, body []byte)
-	Gap(reason string)
+// LastDigest returns the body of the last digest of a slice; ErrNone if there is
+// none. It asks the leader of the stream, as Last does.
+func (b *Bus) LastDigest(ctx context.Context, slice int) ([]byte, error) {
+	raw, err := b.lastRaw(ctx, b.digestStream(), b.digestRoot()+"."+strconv.Itoa(slice))
+	if err != nil {
+		return nil, err
+	}
+	return raw.Data, nil
 }
 
 // FollowDigests reads the digests of slices (nil: of all) into sink until ctx
 // ends, whose error it returns, like Follow.
-func (b *Bus) FollowDigests(ctx context.Context, name string, slices []int, sink DigestSink) error {
+func (b *Bus) FollowDigests(ctx context.Context, name string, slices []int, sink event.DigestSink) error {
 	filters := make([]string, 0, max(len(slices), 1))
 	for _, i := range slices {
 		filters = append(filters, b.digestRoot()+"."+strconv.Itoa(i))

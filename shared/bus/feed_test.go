@@ -369,6 +369,12 @@ func TestDigests(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if body, err := b.LastDigest(within(t), 2); err != nil || string(body) != "digest 2" {
+		t.Errorf("LastDigest(2) = %q, %v", body, err)
+	}
+	if _, err := b.LastDigest(within(t), 7); !errors.Is(err, bus.ErrNone) {
+		t.Errorf("LastDigest of a slice without one: %v", err)
+	}
 	all, some := newDigests(), newDigests()
 	background(t, func(ctx context.Context) { _ = b.FollowDigests(ctx, "all", nil, all) })
 	background(t, func(ctx context.Context) { _ = b.FollowDigests(ctx, "some", []int{1, 3}, some) })

@@ -51,3 +51,14 @@ type EntrySink interface {
 	// Gap: something may be missing until the next Caught.
 	Gap(reason string)
 }
+
+// DigestSink takes the heartbeat digests of partitions, from one goroutine, in
+// order. A digest may come again.
+type DigestSink interface {
+	// Begin starts over: the last digest of each partition will be told again.
+	Begin(replay uint64)
+	// Digest takes the body of one; it belongs to the receiver.
+	Digest(slice int, seq uint64, body []byte)
+	// Gap: digests may be missing. Any later one says as much as they did.
+	Gap(reason string)
+}

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/shared/backoff"
+	"github.com/millrace-io/millrace/shared/clock"
 	"github.com/millrace-io/millrace/shared/event"
 )
 
@@ -105,7 +106,7 @@ func New(cfg Config, b Bucket, w Wire, log *slog.Logger, reg prometheus.Register
 	}
 	l := &Lease{
 		cfg: cfg, bucket: b, wire: w, log: log.With("role", cfg.Role),
-		metrics: newMetrics(reg), started: time.Now(), boot: boottime,
+		metrics: newMetrics(reg), started: time.Now(), boot: clock.Boot,
 		index: make(map[string]int, len(cfg.Units)), last: make(map[string]<-chan struct{}),
 	}
 	for i, u := range cfg.Units {

@@ -1,4 +1,4 @@
-package lease
+package clock
 
 import (
 	"syscall"
@@ -9,10 +9,10 @@ import (
 // clockBoottime is CLOCK_BOOTTIME of linux/time.h.
 const clockBoottime = 7
 
-// boottime reads a clock that runs on while the machine is suspended, which
+// Boot reads a clock that runs on while the machine is suspended, which
 // Go's monotonic clock does not. The system call costs a few hundred
 // nanoseconds, against an API call per reading.
-func boottime() time.Duration {
+func Boot() time.Duration {
 	var ts syscall.Timespec
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0) //nolint:gosec // the only way without golang.org/x/sys
 	if errno != 0 {
