@@ -55,22 +55,22 @@ func (c *Controller) hold(ctx context.Context, g Grant) error {
 	return nil
 }
 
-// giveBackAfter is how long after the end of a partition its memory is given
-// back, once for all that end meanwhile. Unit: time. Source: a hand-over of many
-// takes a fraction of that.
+// giveBackAfter is how long after the last beginning or end of a partition memory
+// is given back. Unit: time. Source: a hand-over of many takes a fraction of that.
 const giveBackAfter = time.Second
 
-// giveBack returns to the system what partitions have held that ended: the first
-// replica of many holds everything for a moment, and the runtime alone would
-// keep that for minutes.
+// giveBack returns to the system what replays have left behind, and what
+// partitions have held that ended: the first replica of many holds everything
+// for a moment, and the runtime alone would keep that for minutes. One collection
+// serves all that begin and end together.
 func (c *Controller) giveBack() {
-	if c.giving.Swap(true) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.giving == nil {
+		c.giving = time.AfterFunc(giveBackAfter, debug.FreeOSMemory)
 		return
 	}
-	time.AfterFunc(giveBackAfter, func() {
-		c.giving.Store(false)
-		debug.FreeOSMemory()
-	})
+	c.giving.Reset(giveBackAfter)
 }
 
 // loop opens the partition whenever its inputs have become complete, and does
@@ -137,6 +137,9 @@ func (p *Partition) open(soon time.Duration) time.Duration {
 	}
 	for _, key := range keys {
 		p.c.work.add(p.item(key), sweep)
+	}
+	if first {
+		p.c.giveBack()
 	}
 	p.log.Info("partition is complete", "keys", len(keys), "seconds", time.Since(p.begun).Seconds(), "first", first)
 	return never

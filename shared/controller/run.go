@@ -8,7 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -33,10 +33,10 @@ type Controller struct {
 	wideFeed *feed
 	ready    chan struct{} // closed when the wide inputs were complete for the first time
 	once     sync.Once
-	giving   atomic.Bool // memory is about to be given back
 
-	mu   sync.Mutex
-	held map[*Partition]struct{}
+	mu     sync.Mutex
+	held   map[*Partition]struct{}
+	giving *time.Timer // gives memory back
 }
 
 // New returns a role that does not run yet. It fails only for a configuration or
