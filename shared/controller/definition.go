@@ -64,6 +64,8 @@ type Definition struct {
 	// New returns the reconciler of a partition that has been claimed. If it is
 	// an io.Closer, it is closed when the partition has ended.
 	New func(p *Partition) Reconciler
+	// Clock is the cluster's time. Without one nothing destructive is allowed.
+	Clock Clock
 	// Classify sorts the errors of Reconcile that are not the frame's own; nil:
 	// all are retried.
 	Classify func(err error) Class

@@ -20,6 +20,9 @@ var (
 	// ErrLiveFirst: the write must be decided on a live read first ⚠; see
 	// Partition.LiveFirst.
 	ErrLiveFirst = errors.New("a live read must come first")
+	// ErrClock: the cluster's time is not known, and nothing may be ended by any
+	// other.
+	ErrClock = errors.New("cluster time is not known")
 	// ErrShadow: everything else allowed the write, but the role only watches.
 	ErrShadow = errors.New("shadow mode writes nothing")
 )
@@ -100,7 +103,7 @@ func classify(err error, role func(error) Class) Class {
 		return Final
 	case errors.Is(err, ErrNotHolder):
 		return NotHolder
-	case errors.Is(err, ErrNotSynced), errors.Is(err, ErrStale):
+	case errors.Is(err, ErrNotSynced), errors.Is(err, ErrStale), errors.Is(err, ErrClock):
 		return Waiting
 	case errors.Is(err, ErrLiveFirst):
 		return Conflict

@@ -36,7 +36,7 @@ var refusals = []struct {
 	reason string
 }{
 	{ErrNotHolder, "not_holder"}, {ErrNotSynced, "not_synced"}, {ErrStale, "stale"},
-	{ErrLiveFirst, "live_first"}, {ErrShadow, "shadow"},
+	{ErrClock, "clock"}, {ErrLiveFirst, "live_first"}, {ErrShadow, "shadow"},
 }
 
 // metrics are the instruments of one role; the registry names it.

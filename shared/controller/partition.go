@@ -94,8 +94,8 @@ func (p *Partition) View(fn func(r Reader)) { cache.View(fn, p.cache, p.c.wide) 
 
 // Guard is asked before every side effect of key; nil allows it now. Returned
 // from Reconcile, its errors make the key wait for what was missing:
-// ErrNotHolder, ErrNotSynced, ErrStale, ErrLiveFirst (decide again on a live
-// read, call ReadLive, ask again), ErrShadow.
+// ErrNotHolder, ErrNotSynced, ErrStale, ErrClock, ErrLiveFirst (decide again on a
+// live read, call ReadLive, ask again), ErrShadow.
 func (p *Partition) Guard(ctx context.Context, key event.Key, d Danger) error {
 	err := p.guard(ctx, key, d)
 	if err != nil {
@@ -114,6 +114,11 @@ func (p *Partition) guard(ctx context.Context, key event.Key, d Danger) error {
 	}
 	if err := ctx.Err(); err != nil {
 		return err
+	}
+	if d == Destructive {
+		if _, err := p.c.now(); err != nil {
+			return err
+		}
 	}
 	p.mu.Lock()
 	err := p.gate(d)

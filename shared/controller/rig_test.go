@@ -68,6 +68,7 @@ type rig struct {
 	logs  syncBuffer
 
 	things, outs, nodes *controllertest.Watcher
+	clock               *serverClock
 
 	// reconcile replaces mirror. Set before start.
 	reconcile func(ctx context.Context, p *Partition, key event.Key) (Result, error)
@@ -99,6 +100,7 @@ func newRig(t *testing.T, partitions int) *rig {
 		T: t, World: controllertest.New(partitions), lease: controllertest.NewLease(),
 		cfg: Default(), reg: prometheus.NewRegistry(),
 		runs: make(map[event.Key][]time.Time), inHand: make(map[event.Key]int),
+		clock: &serverClock{known: true},
 	}
 	r.reconcile = r.mirror
 	r.def = Definition{
@@ -117,6 +119,7 @@ func newRig(t *testing.T, partitions int) *rig {
 		All:      keysOf,
 		New:      func(p *Partition) Reconciler { return &mirror{r, p} },
 		Classify: classifyTest,
+		Clock:    r.clock,
 	}
 	r.things, r.outs, r.nodes = r.Watch(things, 1), r.Watch(outs, 1), r.Watch(nodes, 1)
 	return r

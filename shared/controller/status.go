@@ -124,6 +124,9 @@ func (c *Controller) missing() (out []string) {
 			out = append(out, fmt.Sprintf("%s: no bookmark for %s", kind, st.Age.Round(time.Second)))
 		}
 	}
+	if err := c.skewed(); err != nil {
+		out = append(out, err.Error())
+	}
 	if closed > 0 {
 		out = append(out, fmt.Sprintf("%d partitions are not complete", closed))
 	}

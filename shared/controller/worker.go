@@ -14,6 +14,10 @@ import (
 // looked at without one. Unit: time. Source: ours; the longest backoff.
 const patience = 30 * time.Second
 
+// clockWait is how long a key waits that needs the cluster's time. Unit: time.
+// Source: ours; any answer of the API server tells it.
+const clockWait = time.Second
+
 // worker works keys off until the queue is closed.
 func (c *Controller) worker() {
 	for {
@@ -140,6 +144,10 @@ func (p *Partition) pause(key event.Key) {
 func (p *Partition) await(key event.Key, err error) {
 	p.ledger.back(key)
 	stale, isStale := errors.AsType[*StaleError](err)
+	if errors.Is(err, ErrClock) {
+		p.c.work.addAfter(p.item(key), clockWait)
+		return
+	}
 	if !isStale && !errors.Is(err, ErrNotSynced) {
 		p.c.work.addAfter(p.item(key), patience)
 		return

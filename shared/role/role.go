@@ -118,6 +118,7 @@ func (e *Edges) Run(ctx context.Context, cfg controller.Config, def controller.D
 	if err := e.AwaitBus(ctx, e.Bus.Verify); err != nil {
 		return err
 	}
+	def.Clock = e.API
 	c, err := controller.New(cfg, def, e.Bus, e.env.Log, e.env.Registry)
 	if err != nil {
 		return fmt.Errorf("%w: %w", process.ErrConfig, err)
