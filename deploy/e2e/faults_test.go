@@ -183,11 +183,12 @@ func (b *faults) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// settle waits until everybody is ready again and everything is held and read.
+// settle waits until everybody is ready again and everything is held and read,
+// while the work goes on: whether anything was lost shows at rest.
 func (b *faults) settle(ctx context.Context) {
 	everybody := append(append([]*fleet.Member(nil), b.watchers...), b.members...)
 	ready(ctx, b.t, everybody...)
-	whole(ctx, b.t, b.f)
+	held(ctx, b.t, b.f)
 }
 
 func (b *faults) startWatcher(ctx context.Context) {

@@ -152,31 +152,52 @@ const carried = 11
 func whole(ctx context.Context, t *testing.T, f *fleet.Fleet) {
 	t.Helper()
 	eventually(ctx, t, 60*time.Second, "the installation is whole", func() (bool, string) {
-		s, err := f.Status(ctx)
-		if err != nil {
-			return false, err.Error()
-		}
-		held := map[string]int{}
-		for _, r := range s.Roles {
-			held[r.Role] = r.Held
-			for _, m := range r.Members {
-				for _, u := range m.Units {
-					if !u.Synced || u.Queued > 0 {
-						return false, fmt.Sprintf("%s of %s: synced %t, %d queued", u.Unit, m.Host, u.Synced, u.Queued)
-					}
-				}
+		s, missing := lacking(ctx, f)
+		for _, u := range s.Units() {
+			if missing == "" && u.Queued > 0 {
+				missing = fmt.Sprintf("partition %s has %d keys queued", u.Unit, u.Queued)
 			}
 		}
-		if held["watcher"] < carried || held["endpoints"] != partitions {
-			return false, fmt.Sprintf("held: %v", held)
-		}
-		for _, k := range s.Kinds {
-			if !k.Synced || k.Problem != "" {
-				return false, fmt.Sprintf("%s of %s: synced %t %s", k.Kind, k.Role, k.Synced, k.Problem)
-			}
-		}
-		return true, ""
+		return missing == "", missing
 	})
+}
+
+// held is whole for an installation that others keep at work.
+func held(ctx context.Context, t *testing.T, f *fleet.Fleet) {
+	t.Helper()
+	eventually(ctx, t, 60*time.Second, "everything is held and read", func() (bool, string) {
+		_, missing := lacking(ctx, f)
+		return missing == "", missing
+	})
+}
+
+// lacking says what has no holder that has read all of it.
+func lacking(ctx context.Context, f *fleet.Fleet) (s fleet.Status, missing string) {
+	s, err := f.Status(ctx)
+	if err != nil {
+		return s, err.Error()
+	}
+	held := map[string]int{}
+	for _, r := range s.Roles {
+		held[r.Role] = r.Held
+	}
+	if held["watcher"] < carried || held["endpoints"] != partitions {
+		return s, fmt.Sprintf("held: %v", held)
+	}
+	for _, u := range s.Units() {
+		if !u.Synced {
+			return s, fmt.Sprintf("partition %s is not synced", u.Unit)
+		}
+		if u.OldestSeconds > 20 {
+			return s, fmt.Sprintf("a key of partition %s has waited for %.0f s", u.Unit, u.OldestSeconds)
+		}
+	}
+	for _, k := range s.Kinds {
+		if !k.Synced || k.Problem != "" {
+			return s, fmt.Sprintf("%s of %s: synced %t %s", k.Kind, k.Role, k.Synced, k.Problem)
+		}
+	}
+	return s, ""
 }
 
 // number reads a setting of these tests: CHANGES, ROUNDS, SEED.

@@ -20,14 +20,7 @@ type Status struct {
 			ID       string   `json:"id"`
 			Host     string   `json:"host"`
 			NotReady []string `json:"notReady"`
-			Units    []struct {
-				Unit       string `json:"unit"`
-				Epoch      uint64 `json:"epoch"`
-				Synced     bool   `json:"synced"`
-				Objects    uint64 `json:"objects"`
-				Queued     uint64 `json:"queued"`
-				Reconciles uint64 `json:"reconciles"`
-			} `json:"units"`
+			Units    []Unit   `json:"units"`
 		} `json:"members"`
 	} `json:"roles"`
 	Kinds []struct {
@@ -40,6 +33,28 @@ type Status struct {
 	DeadLetters []struct {
 		Role, Kind, Key, Reason string
 	} `json:"deadLetters"`
+}
+
+// Unit is one partition, or one kind, in the hands of a member.
+type Unit struct {
+	Unit    string `json:"unit"`
+	Epoch   uint64 `json:"epoch"`
+	Synced  bool   `json:"synced"`
+	Objects uint64 `json:"objects"`
+	Queued  uint64 `json:"queued"`
+	// OldestSeconds is how long the key has waited that waits longest.
+	OldestSeconds float64 `json:"oldestSeconds"`
+	Reconciles    uint64  `json:"reconciles"`
+}
+
+// Units are those of all members.
+func (s Status) Units() (units []Unit) {
+	for _, r := range s.Roles {
+		for _, m := range r.Members {
+			units = append(units, m.Units...)
+		}
+	}
+	return units
 }
 
 // Status asks the installation.
