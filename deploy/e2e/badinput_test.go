@@ -35,6 +35,7 @@ func TestBadConfiguration(t *testing.T) {
 		"a number out of its range":         {[]string{"endpoints"}, "MILLRACE_ENDPOINTS_MAX_ENDPOINTS_PER_SLICE=1001", []string{"MILLRACE_ENDPOINTS_MAX_ENDPOINTS_PER_SLICE", "1001", "1000"}},
 		"too many partitions":               {[]string{"watcher"}, "MILLRACE_NATS_PARTITIONS=257", []string{"MILLRACE_NATS_PARTITIONS", "257", "256"}},
 		"standalone beside a NATS":          {[]string{"standalone"}, "MILLRACE_LOG_LEVEL=info", []string{"MILLRACE_NATS_URL is set", "a NATS of its own"}},
+		"a kubeconfig that is not there":    {[]string{"endpoints"}, "KUBECONFIG=/nowhere", []string{"kubeconfig", "/nowhere", "no such file"}},
 		"a kind that is no kind":            {[]string{"watcher"}, "MILLRACE_WATCHER_KINDS=Pods", []string{"MILLRACE_WATCHER_KINDS", "Pods"}},
 	}
 	for name, tt := range tests {
@@ -55,16 +56,6 @@ func TestBadConfiguration(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A kubeconfig that is not there is found out when it is used.
-func TestMissingKubeconfig(t *testing.T) {
-	ctx, f := begin(t, time.Minute)
-	r := f.Exec(ctx, f.Env(kubetest.RoleEndpoints, "KUBECONFIG=/nowhere"), "endpoints")
-	lines := strings.Split(strings.TrimSpace(r.Complaints), "\n")
-	if last := lines[len(lines)-1]; r.Code != 2 || !strings.Contains(last, "bad configuration") || !strings.Contains(last, "/nowhere") {
-		t.Errorf("exit code %d, last line %q; want 2 and a line about /nowhere", r.Code, last)
 	}
 }
 

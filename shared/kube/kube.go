@@ -70,6 +70,20 @@ func (c Config) Validate() error {
 	case c.PingTimeout < time.Second || c.PingTimeout%time.Second != 0:
 		return fmt.Errorf("ping timeout is %s; it must be whole seconds, at least 1s", c.PingTimeout)
 	}
+	return readable(c.Kubeconfig)
+}
+
+// readable looks for the files of a kubeconfig; as for kubectl one of several is
+// enough. client-go would say of none that KUBERNETES_MASTER should be set.
+func readable(paths string) (err error) {
+	for _, path := range filepath.SplitList(paths) {
+		if _, err = os.Stat(path); err == nil {
+			return nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("kubeconfig cannot be read: %w", err)
+	}
 	return nil
 }
 

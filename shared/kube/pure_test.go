@@ -32,6 +32,8 @@ func TestConfigValidate(t *testing.T) {
 		"a timeout of a request too short":  {Config{RequestTimeout: time.Millisecond}, false},
 		"half seconds cannot be passed on":  {Config{ReadIdle: 1500 * time.Millisecond}, false},
 		"a negative ping timeout":           {Config{PingTimeout: -time.Second}, false},
+		"a kubeconfig that is not there":    {Config{Kubeconfig: "/does/not/exist"}, false},
+		"one of two kubeconfigs is there":   {Config{Kubeconfig: "/does/not/exist:pure_test.go"}, true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
