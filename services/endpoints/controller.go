@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/protocol"
+	sharedrole "github.com/millrace-io/millrace/shared/role"
 )
 
 // errOpaque: an object that this decision reads could not be carried. The key
@@ -63,6 +64,7 @@ type partition interface {
 	ReadLive(key event.Key)
 	CatchUp(ctx context.Context) error
 	Wrote(key event.Key, w protocol.Write)
+	Record(key event.Key, d controller.Decision)
 	Changed(key event.Key) (controller.Cause, bool)
 }
 
@@ -162,34 +164,39 @@ var silent klog.Logger
 
 // apply lets the library decide and write, through a session that adds what its
 // writes lack: preconditions, names, and the questions of the frame.
-func (r *reconciler) apply(ctx context.Context, key event.Key, snap snapshot, since outdated) error {
+func (r *reconciler) apply(ctx context.Context, key event.Key, snap snapshot, since outdated) (err error) {
+	track := &sharedrole.Track{
+		Partition: r.p, Key: key, Rule: ruleSlices,
+		Inputs: func() []controller.Ref { return r.inputs(key, snap) },
+	}
 	ctx = withGuard(ctx, func(ctx context.Context) error {
 		if !snap.Live && since.strange(snap) {
 			return fmt.Errorf("writing slices that another holder wrote: %w", controller.ErrLiveFirst)
 		}
-		return r.p.Guard(ctx, key, controller.Harmless)
+		return track.Guard(ctx)
 	})
 	session := r.guarded.Begin(ctx, kube.SliceScope{
 		Service:  key,
 		OwnerUID: string(snap.Service.UID),
 		Existing: slices.Concat(snap.Slices, snap.Foreign),
+		OnWrite: func(w kube.Write) {
+			if !w.Shadow {
+				r.own.note(w)
+			}
+			track.Wrote(w)
+		},
+		OnFail: track.Failed,
 	})
-	var err error
 	defer func() {
 		session.End()
 		r.tracker.DeleteService(key.Namespace, key.Name) // the frame remembers what was written
-		r.known.put(key, since.after(snap, session.Writes(), err, session.Err() == nil))
-		for _, w := range session.Writes() {
-			r.own.note(w)
-			r.p.Wrote(key, protocol.Write{
-				Kind: w.Ref.Kind, Key: w.Ref.Key, UID: w.Ref.UID,
-				Version: w.Ref.Version, Deleted: w.Verb == kube.VerbDelete,
-			})
+		if err = track.Err(err); errors.Is(err, controller.ErrShadow) {
+			return // the slices are as they were, and so is what we know of them
 		}
+		r.known.put(key, since.after(snap, session.Writes(), err, session.Err() == nil))
 	}()
 	said := r.lib.Reconcile(silent, snap.Service, snap.Pods, snap.Slices, triggerTime(since, snap))
-	err = outcome(session.Err(), said)
-	return err
+	return outcome(session.Err(), said)
 }
 
 // outcome is what a sync failed with. The session knows its failures best, since

@@ -38,7 +38,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) wrote(w kube.Write) { m.writes.WithLabelValues(string(w.Verb)).Inc() }
+func (m *metrics) wrote(w kube.Write) {
+	if !w.Shadow {
+		m.writes.WithLabelValues(string(w.Verb)).Inc()
+	}
+}
 
 // synced observes how long ago the change arrived that a finished reconcile
 // answers.

@@ -43,6 +43,7 @@ type fakePartition struct {
 	live   map[event.Key]bool // as the frame's LiveFirst
 	asked  int
 	wrote  []protocol.Write
+	told   []controller.Decision
 	cause  *controller.Cause
 	// late is delivered while the inputs catch up with a live read.
 	late func()
@@ -69,6 +70,8 @@ func (p *fakePartition) CatchUp(context.Context) error {
 }
 
 func (p *fakePartition) Wrote(_ event.Key, w protocol.Write) { p.wrote = append(p.wrote, w) }
+
+func (p *fakePartition) Record(_ event.Key, d controller.Decision) { p.told = append(p.told, d) }
 
 func (p *fakePartition) Changed(event.Key) (controller.Cause, bool) {
 	if p.cause == nil {

@@ -55,8 +55,11 @@ func (s *endpointSlices) definition() controller.Definition {
 		Keys: func(p *controller.Partition, c cache.Change) []event.Key {
 			return keys(p, c, s.ownOf(p))
 		},
-		All:      func(p *controller.Partition) []event.Key { return all(p) },
-		New:      func(p *controller.Partition) controller.Reconciler { return s.forPartition(p) },
+		All: func(p *controller.Partition) []event.Key { return all(p) },
+		New: func(p *controller.Partition) controller.Reconciler { return s.forPartition(p) },
+		Concerns: func(p *controller.Partition, kind event.Kind, key event.Key) []event.Key {
+			return concerned(p, kind, key)
+		},
 		Classify: classify,
 	}
 }

@@ -15,12 +15,14 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/shared/bus"
+	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/process"
 )
 
 // Config is what the commands read.
 type Config struct {
-	Bus bus.Config `envconfig:"NATS"`
+	Bus  bus.Config  `envconfig:"NATS"`
+	Kube kube.Config `envconfig:"KUBE"`
 }
 
 // connectWait is how long a command waits for NATS. Unit: time.
@@ -34,11 +36,20 @@ type command struct {
 	words []string // "bus", "reset"
 	args  string   // for the usage
 	says  string
-	run   func(ctx context.Context, b *bus.Bus, args []string, out io.Writer) error
+	run   func(ctx context.Context, s session) error
+}
+
+// session is what one command runs with.
+type session struct {
+	cfg  Config
+	bus  *bus.Bus
+	args []string
+	out  io.Writer
 }
 
 var commands = []command{
 	{[]string{"status"}, "[-o json]", "members, partitions, backlog, freshness", status},
+	{[]string{"explain"}, "KIND KEY [-n 5] [-o json]", "why an object is as it is, and what its key waits for", explain},
 	{[]string{"bus", "reset"}, "--yes", "deletes and recreates the streams; every role replays", reset},
 }
 
@@ -46,7 +57,7 @@ var commands = []command{
 func Usage() []string {
 	var lines []string
 	for _, c := range commands {
-		lines = append(lines, fmt.Sprintf("%-22s %s", strings.Join(c.words, " ")+" "+c.args, c.says))
+		lines = append(lines, fmt.Sprintf("%-35s %s", strings.Join(c.words, " ")+" "+c.args, c.says))
 	}
 	return lines
 }
@@ -102,7 +113,7 @@ func (c command) connected(ctx context.Context, args []string, out io.Writer, kn
 	if err := awaitConnected(ctx, b); err != nil {
 		return fmt.Errorf("connecting to NATS at %s: %w", cfg.Bus.URL, err)
 	}
-	return c.run(ctx, b, args, out)
+	return c.run(ctx, session{cfg: cfg, bus: b, args: args, out: out})
 }
 
 func awaitConnected(ctx context.Context, b *bus.Bus) error {
@@ -120,43 +131,65 @@ func awaitConnected(ctx context.Context, b *bus.Bus) error {
 	return nil
 }
 
-func flags(name string, args []string, define func(*flag.FlagSet)) error {
+// flags reads a command's arguments; flags may stand before or after the words,
+// of which there must be as many as are named.
+func flags(name string, args []string, define func(*flag.FlagSet), words ...string) ([]string, error) {
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	define(fs)
-	if err := fs.Parse(args); err != nil {
-		return fmt.Errorf("%w: %w", errUsage, err)
+	if define != nil {
+		define(fs)
 	}
-	if fs.NArg() > 0 {
-		return fmt.Errorf("%w: %q is not expected", errUsage, fs.Arg(0))
+	var got []string
+	for {
+		if err := fs.Parse(args); err != nil {
+			return nil, fmt.Errorf("%w: %w", errUsage, err)
+		}
+		if fs.NArg() == 0 {
+			break
+		}
+		got, args = append(got, fs.Arg(0)), fs.Args()[1:]
 	}
-	return nil
+	switch {
+	case len(got) > len(words):
+		return nil, fmt.Errorf("%w: %q is not expected", errUsage, got[len(words)])
+	case len(got) < len(words):
+		return nil, fmt.Errorf("%w: %s is missing", errUsage, words[len(got)])
+	}
+	return got, nil
 }
 
-func status(ctx context.Context, b *bus.Bus, args []string, out io.Writer) error {
-	format := ""
-	if err := flags("status", args, func(fs *flag.FlagSet) { fs.StringVar(&format, "o", "table", "") }); err != nil {
-		return err
-	}
-	s, err := Gather(ctx, b)
-	if err != nil {
-		return err
-	}
+func outputFlag(fs *flag.FlagSet, format *string) { fs.StringVar(format, "o", "table", "") }
+
+// print writes what a command found, as a person or a program reads it.
+func (s session) print(format string, found any, table func(w io.Writer) error) error {
 	switch format {
 	case "json":
-		e := json.NewEncoder(out)
+		e := json.NewEncoder(s.out)
 		e.SetIndent("", "  ")
-		return e.Encode(s)
+		return e.Encode(found)
 	case "table":
-		return Render(out, s)
+		return table(s.out)
 	default:
 		return fmt.Errorf("%w: -o is %q; it must be table or json", errUsage, format)
 	}
 }
 
-func reset(ctx context.Context, b *bus.Bus, args []string, out io.Writer) error {
+func status(ctx context.Context, s session) error {
+	format := ""
+	if _, err := flags("status", s.args, func(fs *flag.FlagSet) { outputFlag(fs, &format) }); err != nil {
+		return err
+	}
+	found, err := Gather(ctx, s.bus)
+	if err != nil {
+		return err
+	}
+	return s.print(format, found, func(w io.Writer) error { return Render(w, found) })
+}
+
+func reset(ctx context.Context, s session) error {
+	b := s.bus
 	yes := false
-	if err := flags("bus reset", args, func(fs *flag.FlagSet) { fs.BoolVar(&yes, "yes", false, "") }); err != nil {
+	if _, err := flags("bus reset", s.args, func(fs *flag.FlagSet) { fs.BoolVar(&yes, "yes", false, "") }); err != nil {
 		return err
 	}
 	if !yes {
@@ -165,6 +198,6 @@ func reset(ctx context.Context, b *bus.Bus, args []string, out io.Writer) error 
 	if err := b.Reset(ctx); err != nil {
 		return fmt.Errorf("resetting the bus: %w", err)
 	}
-	fmt.Fprintf(out, "the bus of cluster %s was rebuilt with %d partitions; the watcher fills it again\n", b.Cluster(), b.Partitions())
+	fmt.Fprintf(s.out, "the bus of cluster %s was rebuilt with %d partitions; the watcher fills it again\n", b.Cluster(), b.Partitions())
 	return nil
 }

@@ -121,12 +121,16 @@ func Gather(ctx context.Context, b *bus.Bus) (Status, error) {
 		return s, fmt.Errorf("reading dead letters: %w", err)
 	}
 	for _, l := range letters {
-		s.DeadLetters = append(s.DeadLetters, DeadLetter{
-			Role: l.GetRole(), Kind: l.GetKind(), Reason: l.GetReason(), At: l.GetAt().AsTime(),
-			Key: event.Key{Namespace: l.GetNamespace(), Name: l.GetName()}.String(),
-		})
+		s.DeadLetters = append(s.DeadLetters, deadLetter(l))
 	}
 	return s, nil
+}
+
+func deadLetter(l *millracev1.DeadLetter) DeadLetter {
+	return DeadLetter{
+		Role: l.GetRole(), Kind: l.GetKind(), Reason: l.GetReason(), At: l.GetAt().AsTime(),
+		Key: event.Key{Namespace: l.GetNamespace(), Name: l.GetName()}.String(),
+	}
 }
 
 // backlog sums what the durable positions of a role have not passed.

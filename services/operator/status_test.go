@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -18,8 +19,10 @@ import (
 	millracev1 "github.com/millrace-io/millrace/proto/millrace/v1"
 	"github.com/millrace-io/millrace/shared/bus"
 	"github.com/millrace-io/millrace/shared/bus/bustest"
+	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/lease"
+	"github.com/millrace-io/millrace/shared/partition"
 )
 
 // cluster is the one of the test servers.
@@ -111,6 +114,37 @@ func as(t *testing.T, s *bustest.Server, user string) *bus.Bus {
 	return bustest.Connect(t, cfg, user)
 }
 
+// explainable lets there be something to say about the pod shop/web-0.
+func explainable(ctx context.Context, t *testing.T, b *bus.Bus) {
+	t.Helper()
+	sent := make(chan error, 2)
+	done := func(_ uint64, err error) { sent <- err }
+	key := event.Key{Namespace: "shop", Name: "web-0"}
+	b.Publish(bus.Publication{
+		Message: event.Message{Kind: "pods", Key: key, Op: event.Put, UID: "u", Version: 7, Body: []byte("x")},
+		PK:      partition.OfKey(key, b.Partitions()), PN: partition.OfNamespace(key, b.Partitions()),
+	}, done)
+	pod := &millracev1.ObjectRef{Kind: "pods", Namespace: "shop", Name: "web-0"}
+	b.RecordDecision(&millracev1.Decision{Role: "podevictor", Key: pod, Object: pod}, done)
+	for range 2 {
+		if err := <-sent; err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer, err := proto.Marshal(&millracev1.ExplainAnswer{Member: &millracev1.Member{Id: "m"}, Epoch: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, err := b.Answer(controller.ExplainSubject(cluster), func([]byte) []byte { return answer })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	if _, err := b.Ask(ctx, controller.ExplainSubject(cluster), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestTheOperatorReadsStatusAndNothingElse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -148,6 +182,18 @@ func TestTheOperatorReadsStatusAndNothingElse(t *testing.T) {
 		}
 	})
 
+	explainable(ctx, t, all)
+	t.Run("explain is complete", func(t *testing.T) {
+		got, err := Explain(ctx, operator, "pods", event.Key{Namespace: "shop", Name: "web-0"}, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Bus == nil || got.Bus.Version != 7 || len(got.Decisions) != 1 || len(got.Holders) != 1 || len(got.DeadLetters) != 0 {
+			text, _ := json.Marshal(got)
+			t.Errorf("explanation is %s", text)
+		}
+	})
+
 	forbidden := map[string]func(ctx context.Context) error{
 		"creating streams": operator.Ensure,
 		"resetting":        operator.Reset,
@@ -162,6 +208,27 @@ func TestTheOperatorReadsStatusAndNothingElse(t *testing.T) {
 		"writing a dead letter": func(ctx context.Context) error { return operator.DeadLetter(ctx, letter) },
 		"reading objects": func(ctx context.Context) error {
 			return operator.Snapshot(ctx, "pods", func(event.Message) {})
+		},
+		"reading objects in a row": func(ctx context.Context) error {
+			_, err := operator.Last(ctx, "pods", event.Key{Namespace: "shop", Name: "web-0"})
+			return err
+		},
+		"writing a record": func(ctx context.Context) error {
+			failed := make(chan error, 1)
+			operator.RecordDecision(&millracev1.Decision{Role: "mine"}, func(_ uint64, err error) { failed <- err })
+			return <-failed
+		},
+		"answering for a member": func(ctx context.Context) error {
+			stop, err := operator.Answer(controller.ExplainSubject(cluster), func([]byte) []byte { return []byte("lies") })
+			if err != nil {
+				return err
+			}
+			defer stop()
+			answers, err := all.AskAll(ctx, controller.ExplainSubject(cluster), nil, time.Second)
+			if err != nil || len(answers) == 1 {
+				return errors.New("nobody but the member was heard")
+			}
+			return nil
 		},
 		"publishing an object": func(ctx context.Context) error {
 			failed := make(chan error, 1)

@@ -74,6 +74,8 @@ func (b *Bus) assets() []jetstream.StreamConfig {
 			MaxAge:      b.cfg.DecisionsMaxAge,
 			MaxBytes:    b.cfg.DecisionsMaxBytes,
 			MaxMsgSize:  mib,
+
+			MaxMsgsPerSubject: b.cfg.DecisionsPerObject,
 		},
 	}
 	for _, k := range Buckets {

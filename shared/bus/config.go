@@ -51,6 +51,10 @@ type Config struct {
 	// DecisionsMaxBytes bounds the decision records; the oldest go first. Unit:
 	// bytes. Default: 256 MiB.
 	DecisionsMaxBytes int64 `split_words:"true" default:"268435456"`
+	// DecisionsPerObject bounds the records of one key's writes to one object:
+	// one that changes every second must not push out all others. Unit: records.
+	// Default: ours; what a person reads.
+	DecisionsPerObject int64 `split_words:"true" default:"32"`
 }
 
 // Settings are named as an operator sets them.
@@ -79,14 +83,16 @@ func (c Config) Validate() error {
 	if c.Storage != "file" && c.Storage != "memory" {
 		refuse("STORAGE", "is %q; it must be file or memory", c.Storage)
 	}
-	if c.MaxBytes <= 0 {
-		refuse("MAX_BYTES", "is %d; it must be positive", c.MaxBytes)
-	}
 	if c.DecisionsMaxAge <= 0 {
 		refuse("DECISIONS_MAX_AGE", "is %s; it must be positive", c.DecisionsMaxAge)
 	}
-	if c.DecisionsMaxBytes <= 0 {
-		refuse("DECISIONS_MAX_BYTES", "is %d; it must be positive", c.DecisionsMaxBytes)
+	for _, bound := range []struct {
+		setting string
+		value   int64
+	}{{"MAX_BYTES", c.MaxBytes}, {"DECISIONS_MAX_BYTES", c.DecisionsMaxBytes}, {"DECISIONS_PER_OBJECT", c.DecisionsPerObject}} {
+		if bound.value <= 0 {
+			refuse(bound.setting, "is %d; it must be positive", bound.value)
+		}
 	}
 	if (c.User == "") != (c.PasswordFile == "") {
 		refuse("USER", "and %sPASSWORD_FILE go together", settingPrefix)

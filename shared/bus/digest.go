@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -12,8 +11,6 @@ import (
 )
 
 func (b *Bus) digestRoot() string { return "beats." + event.Token(b.cfg.Cluster) }
-
-func (b *Bus) decisionRoot() string { return "decisions." + event.Token(b.cfg.Cluster) }
 
 // PublishDigest sends the heartbeat digest of a slice, over the one before; done
 // is called as by Publish. Nothing is expected of the one before: readers compare
@@ -63,21 +60,4 @@ func (b *Bus) FollowDigests(ctx context.Context, name string, slices []int, sink
 			return nil
 		},
 	})
-}
-
-// RecordDecision appends one record of what a role decided and did; done is
-// called as by Publish and may be nil. A lost record is lost: nothing waits for
-// it.
-func (b *Bus) RecordDecision(role string, kind event.Kind, body []byte, done func(seq uint64, err error)) {
-	if done == nil {
-		done = func(uint64, error) {}
-	}
-	if err := b.fits(nil, body); err != nil {
-		b.publisher.refuse(done, err)
-		return
-	}
-	b.publisher.publish(&nats.Msg{
-		Subject: fmt.Sprintf("%s.%s.%s", b.decisionRoot(), event.Token(role), event.Token(string(kind))),
-		Data:    body,
-	}, done)
 }

@@ -96,6 +96,35 @@ func (b *Bus) LastMark(ctx context.Context, kind event.Kind, slice int) (event.M
 	return b.last(ctx, event.BookmarkSubject(b.root, kind, slice))
 }
 
+// Peek is Last without the body and without the leader: any server of a cluster
+// may answer, one that lags by what it lags. It is for whoever may read one
+// object at a time and nothing else: the subject is part of the request's.
+func (b *Bus) Peek(ctx context.Context, kind event.Kind, key event.Key) (event.Message, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	subject := event.Subject(b.root, kind, key, b.pk(key), b.pn(key))
+	msg, err := b.nc.RequestWithContext(ctx, "$JS.API.DIRECT.GET."+b.eventStream()+"."+subject, nil)
+	if err != nil {
+		return event.Message{}, fmt.Errorf("reading last message of %s: %w", subject, sorted(err))
+	}
+	switch code := msg.Header.Get("Status"); code {
+	case "":
+	case "404":
+		return event.Message{}, fmt.Errorf("reading last message of %s: %w", subject, ErrNone)
+	default:
+		return event.Message{}, fmt.Errorf("reading last message of %s: status %s %s", subject, code, msg.Header.Get("Description"))
+	}
+	m, err := decode(b.root, msg.Header.Get(jetstream.SubjectHeader), msg.Header, nil, true)
+	if err != nil {
+		return event.Message{}, err
+	}
+	m.Seq, err = strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+	if err != nil {
+		return event.Message{}, fmt.Errorf("reading last message of %s: %w", subject, err)
+	}
+	return m, nil
+}
+
 func (b *Bus) last(ctx context.Context, subject string) (event.Message, error) {
 	raw, err := b.lastRaw(ctx, b.eventStream(), subject)
 	if err != nil {

@@ -52,15 +52,16 @@ func TestConfigIsReadFromTheEnvironment(t *testing.T) {
 
 func TestValidateNamesTheSetting(t *testing.T) {
 	for setting, spoil := range map[string]func(*Config){
-		"MILLRACE_NATS_URL":               func(c *Config) { c.URL = "http://x" },
-		"MILLRACE_NATS_CLUSTER":           func(c *Config) { c.Cluster = "No Dots." },
-		"MILLRACE_NATS_PARTITIONS":        func(c *Config) { c.Partitions = 257 },
-		"MILLRACE_NATS_REPLICAS":          func(c *Config) { c.Replicas = 2 },
-		"MILLRACE_NATS_STORAGE":           func(c *Config) { c.Storage = "tape" },
-		"MILLRACE_NATS_MAX_BYTES":         func(c *Config) { c.MaxBytes = 0 },
-		"MILLRACE_NATS_DECISIONS_MAX_AGE": func(c *Config) { c.DecisionsMaxAge = -1 },
-		"MILLRACE_NATS_PASSWORD_FILE":     func(c *Config) { c.User = "u" },
-		"MILLRACE_NATS_KEY_FILE":          func(c *Config) { c.CertFile = "c" },
+		"MILLRACE_NATS_URL":                  func(c *Config) { c.URL = "http://x" },
+		"MILLRACE_NATS_CLUSTER":              func(c *Config) { c.Cluster = "No Dots." },
+		"MILLRACE_NATS_PARTITIONS":           func(c *Config) { c.Partitions = 257 },
+		"MILLRACE_NATS_REPLICAS":             func(c *Config) { c.Replicas = 2 },
+		"MILLRACE_NATS_STORAGE":              func(c *Config) { c.Storage = "tape" },
+		"MILLRACE_NATS_MAX_BYTES":            func(c *Config) { c.MaxBytes = 0 },
+		"MILLRACE_NATS_DECISIONS_MAX_AGE":    func(c *Config) { c.DecisionsMaxAge = -1 },
+		"MILLRACE_NATS_DECISIONS_PER_OBJECT": func(c *Config) { c.DecisionsPerObject = 0 },
+		"MILLRACE_NATS_PASSWORD_FILE":        func(c *Config) { c.User = "u" },
+		"MILLRACE_NATS_KEY_FILE":             func(c *Config) { c.CertFile = "c" },
 	} {
 		c := validConfig(t)
 		spoil(&c)

@@ -96,6 +96,15 @@ func (c *Cache) Seen(w protocol.Write) bool {
 	return c.replay.Seen(w)
 }
 
+// Lookup returns the identity cached under key, opaque objects included. The
+// version may be behind the API's: what changes nothing that travels is not
+// published.
+func (c *Cache) Lookup(kind event.Kind, key event.Key) (uid string, version uint64, ok bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.replay.Lookup(kind, key)
+}
+
 // Has reports whether kind is an input.
 func (c *Cache) Has(kind event.Kind) bool { return c.stores[kind] != nil }
 

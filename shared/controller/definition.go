@@ -46,6 +46,8 @@ type Definition struct {
 	// Kind is the kind that keys name, for dead letters; empty: that of the
 	// first input.
 	Kind event.Kind
+	// Host is where this replica runs, for people.
+	Host string
 	// Inputs are the kinds of which a member reads the partitions it holds.
 	// Outputs belong to them.
 	Inputs []cache.Input
@@ -61,6 +63,9 @@ type Definition struct {
 	// All returns every key of the partition, of inputs and of outputs; called
 	// whenever the inputs have become complete.
 	All func(p *Partition) []event.Key
+	// Concerns returns the keys that an object of an input concerns as things
+	// stand, for those who ask; it changes nothing. nil: none but itself.
+	Concerns func(p *Partition, kind event.Kind, key event.Key) []event.Key
 	// New returns the reconciler of a partition that has been claimed. If it is
 	// an io.Closer, it is closed when the partition has ended.
 	New func(p *Partition) Reconciler

@@ -12,12 +12,18 @@ type delays struct {
 	fire func(item)
 
 	mu     sync.Mutex
-	timers map[item]*time.Timer
+	timers map[item]alarm
 	closed bool
 }
 
+type alarm struct {
+	*time.Timer
+
+	at time.Time
+}
+
 func newDelays(fire func(item)) *delays {
-	return &delays{fire: fire, timers: make(map[item]*time.Timer)}
+	return &delays{fire: fire, timers: make(map[item]alarm)}
 }
 
 // set fires i after d, and not when it was to fire before.
@@ -27,13 +33,13 @@ func (d *delays) set(i item, after time.Duration) {
 	if d.closed {
 		return
 	}
-	if old := d.timers[i]; old != nil {
+	if old, set := d.timers[i]; set {
 		old.Stop()
 	}
 	var timer *time.Timer
 	timer = time.AfterFunc(after, func() {
 		d.mu.Lock()
-		current := d.timers[i] == timer
+		current := d.timers[i].Timer == timer
 		if current {
 			delete(d.timers, i)
 		}
@@ -42,7 +48,15 @@ func (d *delays) set(i item, after time.Duration) {
 			d.fire(i)
 		}
 	})
-	d.timers[i] = timer
+	d.timers[i] = alarm{timer, time.Now().Add(after)}
+}
+
+// due returns when i fires.
+func (d *delays) due(i item) (time.Time, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	a, set := d.timers[i]
+	return a.at, set
 }
 
 // clear takes i's timer away.
@@ -74,7 +88,7 @@ func (d *delays) close() {
 }
 
 func (d *delays) remove(i item) {
-	if timer := d.timers[i]; timer != nil {
+	if timer, set := d.timers[i]; set {
 		timer.Stop()
 		delete(d.timers, i)
 	}

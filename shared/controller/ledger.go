@@ -4,6 +4,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	millracev1 "github.com/millrace-io/millrace/proto/millrace/v1"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/protocol"
 )
@@ -18,6 +21,9 @@ type ledger struct {
 	// writes are ours that the inputs have not shown yet.
 	writes   map[event.Key]*written
 	failures map[event.Key]int
+	// hands says since when a key is in hand, errors what it failed with last.
+	hands  map[event.Key]time.Time
+	errors map[event.Key]error
 }
 
 // written are the writes of one key, and since when the newest of them is out.
@@ -32,6 +38,8 @@ func newLedger() *ledger {
 		live:     make(map[event.Key]struct{}),
 		writes:   make(map[event.Key]*written),
 		failures: make(map[event.Key]int),
+		hands:    make(map[event.Key]time.Time),
+		errors:   make(map[event.Key]error),
 	}
 }
 
@@ -70,6 +78,7 @@ func (l *ledger) take(key event.Key) (cause *Cause) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.position.take(key)
+	l.hands[key] = time.Now()
 	return l.position.cause(key)
 }
 
@@ -78,6 +87,8 @@ func (l *ledger) done(key event.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.failures, key)
+	delete(l.errors, key)
+	delete(l.hands, key)
 	l.position.done(key)
 }
 
@@ -85,6 +96,7 @@ func (l *ledger) done(key event.Key) {
 func (l *ledger) back(key event.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	delete(l.hands, key)
 	l.position.back(key)
 }
 
@@ -92,9 +104,52 @@ func (l *ledger) back(key event.Key) {
 func (l *ledger) failed(key event.Key) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	delete(l.hands, key)
 	l.position.back(key)
 	l.failures[key]++
 	return l.failures[key]
+}
+
+// failedWith remembers an error, for those who ask.
+func (l *ledger) failedWith(key event.Key, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.errors[key] = err
+}
+
+// since returns when key, which is in hand, was taken.
+func (l *ledger) since(key event.Key) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.hands[key]
+}
+
+// state says where key stands, as far as the ledger knows.
+func (l *ledger) state(key event.Key) *millracev1.KeyState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := &millracev1.KeyState{State: StateAtRest, Failures: uint32(l.failures[key])} //nolint:gosec // a count
+	_, s.LiveFirst = l.live[key]
+	if err := l.errors[key]; err != nil {
+		s.LastError = cut(err.Error())
+	}
+	if o := l.writes[key]; o != nil {
+		for _, w := range o.writes {
+			s.Unseen = append(s.Unseen, Ref{w.Kind, w.Key, w.UID, w.Version}.proto())
+		}
+	}
+	w, waits := l.position.waiting[key]
+	switch since, inHand := l.hands[key]; {
+	case inHand:
+		s.State, s.Since = StateRunning, durationpb.New(time.Since(since))
+		w, waits = l.position.taken[key]
+	case waits:
+		s.State, s.Since = StateQueued, durationpb.New(time.Since(w.since))
+	}
+	if waits && w.cause != nil {
+		s.Cause = causeProto(w.cause)
+	}
+	return s
 }
 
 func (l *ledger) cause(key event.Key) (Cause, bool) {
@@ -165,7 +220,10 @@ func (l *ledger) unseen(key event.Key, seen func(protocol.Write) bool) (writes [
 			writes = append(writes, w)
 		}
 	}
-	if o.writes = writes; len(writes) == 0 {
+	l.mu.Lock() // for those who ask what is unseen
+	o.writes = writes
+	l.mu.Unlock()
+	if len(writes) == 0 {
 		l.forget(key)
 	}
 	return writes, time.Since(o.since)

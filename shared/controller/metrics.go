@@ -22,6 +22,12 @@ const (
 	replaySweep = "sweep" // it was time
 )
 
+// What became of a decision record.
+const (
+	recordKept = "kept"
+	recordLost = "lost"
+)
+
 // Hops of a change on its way.
 const (
 	hopWatch = "watch" // committed by the API server → observed by the watcher
@@ -52,6 +58,7 @@ type metrics struct {
 	poison     prometheus.Counter
 	stale      prometheus.Counter
 	letters    *prometheus.CounterVec
+	records    *prometheus.CounterVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -76,6 +83,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		poison:    f.NewCounter(counter("poison_total", "Objects that could not be read.")),
 		stale:     f.NewCounter(counter("stale_waits_total", "Keys that had to wait because an input was too old.")),
 		letters:   f.NewCounterVec(counter("dead_letters_total", "Dead letters, by what was done."), []string{"do"}),
+		records:   f.NewCounterVec(counter("decision_records_total", "Records of writes, by what became of them."), []string{"result"}),
 	}
 	m.zero()
 	return m
@@ -97,6 +105,8 @@ func (m *metrics) zero() {
 	for _, r := range refusals {
 		m.refusals.WithLabelValues(r.reason)
 	}
+	m.records.WithLabelValues(recordKept)
+	m.records.WithLabelValues(recordLost)
 	m.letters.WithLabelValues("write")
 	m.letters.WithLabelValues("clear")
 }

@@ -22,6 +22,12 @@ type Bus interface {
 	DeadLetter(ctx context.Context, letter *millracev1.DeadLetter) error
 	ClearDeadLetter(ctx context.Context, role string, kind event.Kind, key event.Key) error
 	DeadLetters(ctx context.Context) ([]*millracev1.DeadLetter, error)
+	// RecordDecision appends one record and returns; done is called from another
+	// goroutine, exactly once.
+	RecordDecision(d *millracev1.Decision, done func(seq uint64, err error))
+	// Answer answers requests on a subject until stop is called; every answerer
+	// gets every request. A nil answer is none.
+	Answer(subject string, fn func(data []byte) []byte) (stop func(), err error)
 	// Ask sends one request and returns the answer.
 	Ask(ctx context.Context, subject string, data []byte) ([]byte, error)
 }

@@ -235,6 +235,10 @@ func (r *rig) apply(ctx context.Context, p *Partition, key event.Key, s state) e
 		return nil
 	}
 	o := r.Put(outs, key, want)
+	p.Record(key, Decision{
+		Object: Ref{outs, key, o.UID, o.Version}, Verb: "update", Base: s.out.Version, Rule: "mirror", Body: []byte(want),
+		Inputs: []Ref{{things, key, s.thing.UID, s.thing.Version}},
+	})
 	p.Wrote(key, protocol.Write{Kind: outs, Key: key, UID: o.UID, Version: o.Version})
 	return nil
 }

@@ -29,6 +29,7 @@ type Controller struct {
 	work     *work
 	asker    *asker
 	letters  *letters
+	records  *records
 	wide     *cache.Cache
 	wideFeed *feed
 	ready    chan struct{} // closed when the wide inputs were complete for the first time
@@ -60,6 +61,7 @@ func New(cfg Config, def Definition, bus Bus, log *slog.Logger, reg prometheus.R
 		held:  make(map[*Partition]struct{}),
 	}
 	c.letters = newLetters(bus, def.Role, log, c.metrics)
+	c.records = newRecords(bus, c.metrics)
 	c.wideFeed = c.newFeed(log, c.feedOfWide())
 	c.wideFeed.moved = c.wideMoved
 	scope := protocol.Scope{By: protocol.Whole, Partitions: bus.Partitions()}
@@ -92,6 +94,8 @@ func Serve[G Grant](ctx context.Context, c *Controller, l Lease[G]) error {
 	defer stop()
 	tasks.Go(func() { c.asker.run(run) })
 	tasks.Go(func() { c.letters.run(run) })
+	tasks.Go(func() { c.records.run(run) })
+	tasks.Go(func() { c.answering(run, ExplainSubject(c.bus.Cluster()), c.explain) })
 	if len(c.def.Wide) > 0 {
 		tasks.Go(func() { c.wideFeed.follow(run) })
 	}

@@ -32,17 +32,20 @@ func (c *Controller) Status() *millracev1.MemberStatus {
 	}
 	kinds := c.kinds()
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
-		st := kinds[kind]
-		k := &millracev1.KindStatus{
-			Kind: string(kind), Synced: st.Synced, Absent: st.Absent, Upto: st.Upto,
-			Objects: uint64(st.Objects), //nolint:gosec // a count
-		}
-		if st.Known {
-			k.Age = durationpb.New(st.Age)
-		}
-		s.Kinds = append(s.Kinds, k)
+		s.Kinds = append(s.Kinds, kindStatus(kinds[kind]))
 	}
 	return s
+}
+
+func kindStatus(st cache.Status) *millracev1.KindStatus {
+	k := &millracev1.KindStatus{
+		Kind: string(st.Kind), Synced: st.Synced, Absent: st.Absent, Upto: st.Upto,
+		Objects: uint64(st.Objects), //nolint:gosec // a count
+	}
+	if st.Known {
+		k.Age = durationpb.New(st.Age)
+	}
+	return k
 }
 
 func (p *Partition) status() *millracev1.PartitionStatus {

@@ -46,6 +46,9 @@ func (w *work) retry(i item) {
 // addAfter makes it wait later, and takes back an earlier addAfter.
 func (w *work) addAfter(i item, after time.Duration) { w.delays.set(i, after) }
 
+// due returns when i is to be looked at again by its timer.
+func (w *work) due(i item) (time.Time, bool) { return w.delays.due(i) }
+
 // get returns the next item; done must follow.
 func (w *work) get() (i item, closed bool) {
 	i, closed = w.queue.Get()

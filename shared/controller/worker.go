@@ -63,6 +63,7 @@ func (p *Partition) settle(key event.Key, result Result, err error) {
 		}
 		return
 	}
+	p.ledger.failedWith(key, err)
 	if panicked, ok := errors.AsType[*panicError](err); ok {
 		p.log.Error("reconcile panicked", "key", key, "panic", panicked.value, "stack", string(panicked.stack))
 		p.again(key, resultPanic)

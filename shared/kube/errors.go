@@ -37,6 +37,9 @@ var (
 	ErrNamespaceTerminating = errors.New("namespace is terminating")
 	// ErrRefused: a Guard said no; nothing was sent.
 	ErrRefused = errors.New("refused by our guard")
+	// ErrShadow is a Guard's answer, never a result: the write may be sent but
+	// for shadow mode. It counts as intended and is not sent.
+	ErrShadow = errors.New("shadow mode sends nothing")
 )
 
 // sentinels in the order in which Class asks for them.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,6 +44,10 @@ type SliceScope struct {
 	// read. They are the source of preconditions and of taken names; they are
 	// not changed.
 	Existing []*discoveryv1.EndpointSlice
+	// OnWrite and OnFail are told of this session's writes, besides those of
+	// the client's options. May be nil.
+	OnWrite func(Write)
+	OnFail  func(Write, error)
 }
 
 // SliceClient is a kubernetes.Interface for a library that writes
@@ -153,6 +158,9 @@ type SliceSession struct {
 	taken    map[string]bool                       // names not to be used for new slices
 	writes   []Write
 	errs     []error
+	// shadow: a write was held back. The rest of the session builds on it, so
+	// nothing of it is sent any more.
+	shadow bool
 }
 
 // NewSliceSession opens a session that is used directly, without a SliceClient.
@@ -201,6 +209,31 @@ func (s *SliceSession) Writes() []Write {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Write(nil), s.writes...)
+}
+
+// Slices returns what the session knows of the service's slices: as they were,
+// with what it has written, or would have.
+func (s *SliceSession) Slices() []*discoveryv1.EndpointSlice {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.existing))
+}
+
+// sent tells of a write that the API server did not take and returns its error.
+func (s *SliceSession) sent(verb Verb, ref Ref, slice *discoveryv1.EndpointSlice, err error) error {
+	if errors.Is(err, ErrRefused) {
+		return err // it was not sent
+	}
+	w := Write{Verb: verb, Ref: ref, Base: ref.Version}
+	if slice != nil {
+		w.Body, _ = Encode(slice) // it was encoded to be sent
+	}
+	for _, tell := range []func(Write, error){s.scope.OnFail, s.opts.OnFail} {
+		if tell != nil {
+			tell(w, err)
+		}
+	}
+	return err
 }
 
 // DiscoveryV1 returns the guarded client.
@@ -272,7 +305,7 @@ func (s *SliceSession) create(slice *discoveryv1.EndpointSlice) (*discoveryv1.En
 
 func (s *SliceSession) tryCreate(slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
 	after := slice.DeepCopy()
-	if s.opts.Shadow {
+	if s.isShadow() {
 		after.UID, after.ResourceVersion, after.Generation = types.UID("shadow-"+slice.Name), "1", 1
 	} else {
 		ctx, cancel := s.context()
@@ -280,7 +313,8 @@ func (s *SliceSession) tryCreate(slice *discoveryv1.EndpointSlice) (*discoveryv1
 		var err error
 		after, err = s.slices().Create(ctx, slice, metav1.CreateOptions{FieldManager: s.opts.Manager})
 		if err != nil {
-			return nil, fmt.Errorf("creating slice %s/%s: %w", slice.Namespace, slice.Name, Sort(err))
+			ref := Ref{Kind: EndpointSlices, Key: event.Key{Namespace: slice.Namespace, Name: slice.Name}}
+			return nil, s.sent(VerbCreate, ref, slice, fmt.Errorf("creating slice %s: %w", ref.Key, Sort(err)))
 		}
 	}
 	return after, s.done(VerbCreate, 0, slice, after)
@@ -320,14 +354,15 @@ func (s *SliceSession) update(slice *discoveryv1.EndpointSlice) (*discoveryv1.En
 		return nil, malformed("updating slice %s/%s: %w", slice.Namespace, slice.Name, err)
 	}
 	after := slice.DeepCopy()
-	if s.opts.Shadow {
+	if s.isShadow() {
 		after.Generation++
 	} else {
 		ctx, cancel := s.context()
 		defer cancel()
 		after, err = s.slices().Update(ctx, slice, metav1.UpdateOptions{FieldManager: s.opts.Manager})
 		if err != nil {
-			return nil, fmt.Errorf("updating slice %s/%s: %w", slice.Namespace, slice.Name, sortWrite(err))
+			ref := Ref{EndpointSlices, event.Key{Namespace: slice.Namespace, Name: slice.Name}, string(slice.UID), base}
+			return nil, s.sent(VerbUpdate, ref, slice, fmt.Errorf("updating slice %s: %w", ref.Key, sortWrite(err)))
 		}
 	}
 	return after, s.done(VerbUpdate, base, slice, after)
@@ -404,12 +439,12 @@ func (s *SliceSession) remove(name string, opts metav1.DeleteOptions) error {
 		return malformed("deleting slice %s/%s: %w", before.Namespace, name, err)
 	}
 	opts.Preconditions = deleteOptions(ref, nil).Preconditions
-	if !s.opts.Shadow {
+	if !s.isShadow() {
 		ctx, cancel := s.context()
 		defer cancel()
 		// Gone already is what was wanted; another UID is not.
 		if err := s.slices().Delete(ctx, name, opts); err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("deleting slice %s/%s: %w", before.Namespace, name, sortWrite(err))
+			return s.sent(VerbDelete, ref, nil, fmt.Errorf("deleting slice %s: %w", ref.Key, sortWrite(err)))
 		}
 	}
 	return s.done(VerbDelete, ref.Version, nil, before)
@@ -426,13 +461,20 @@ func (s *SliceSession) begin() error {
 	if err := s.ctx.Err(); err != nil {
 		return fmt.Errorf("writing slices of %s: %w", s.scope.Service, Sort(err))
 	}
-	if s.opts.Guard == nil {
-		return nil
+	shadow, err := s.opts.ask(s.ctx)
+	if err != nil {
+		return fmt.Errorf("writing slices of %s: %w", s.scope.Service, err)
 	}
-	if err := s.opts.Guard(s.ctx); err != nil {
-		return fmt.Errorf("writing slices of %s: %w", s.scope.Service, refused(err))
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shadow = s.shadow || shadow
 	return nil
+}
+
+func (s *SliceSession) isShadow() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shadow
 }
 
 func (s *SliceSession) context() (context.Context, context.CancelFunc) {
@@ -461,7 +503,7 @@ func (s *SliceSession) done(verb Verb, base uint64, sent, after *discoveryv1.End
 	if err != nil {
 		return fmt.Errorf("reading what was written: %w", Sort(err))
 	}
-	write := Write{Verb: verb, Ref: ref, Base: base, Shadow: s.opts.Shadow}
+	write := Write{Verb: verb, Ref: ref, Base: base, Shadow: s.isShadow()}
 	if sent != nil {
 		if write.Body, err = Encode(sent); err != nil {
 			return malformed("recording slice %s: %w", ref.Key, err)
@@ -476,8 +518,10 @@ func (s *SliceSession) done(verb Verb, base uint64, sent, after *discoveryv1.End
 		s.existing[after.Name] = after.DeepCopy()
 	}
 	s.mu.Unlock()
-	if s.opts.OnWrite != nil {
-		s.opts.OnWrite(write)
+	for _, tell := range []func(Write){s.scope.OnWrite, s.opts.OnWrite} {
+		if tell != nil {
+			tell(write)
+		}
 	}
 	return nil
 }

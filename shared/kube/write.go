@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -51,12 +52,16 @@ type WriteOptions struct {
 	// Manager is the field manager: "millrace-<role>".
 	Manager string
 	// Guard is asked before every write and again at the wire; nil allows all.
+	// With ErrShadow the write is treated as under Shadow.
 	Guard Guard
 	// Shadow records writes through OnWrite and sends nothing.
 	Shadow bool
 	// OnWrite is told of every write that succeeded or was intended, from the
 	// goroutine that made it. May be nil.
 	OnWrite func(Write)
+	// OnFail is told of every write that was sent and that the API server did
+	// not take, as far as we know; its Ref is the object before. May be nil.
+	OnFail func(Write, error)
 	// Timeout bounds one write, the wait for the rate limiter included. Zero:
 	// the RequestTimeout of the API's Config; for a slice session 10 s.
 	Timeout time.Duration
@@ -115,22 +120,22 @@ func (w *Writer) patch(ctx context.Context, verb Verb, ref Ref, patch any, subre
 	if body == nil {
 		return ref, nil
 	}
-	ctx, cancel, err := w.begin(ctx)
+	ctx, cancel, shadow, err := w.begin(ctx)
 	if err != nil {
 		return fail(err)
 	}
 	defer cancel()
 	after := ref
-	if !w.opts.Shadow {
+	if !shadow {
 		raw, err := w.sendPatch(ctx, typed, known, ref, kind, body, subresource)
 		if err != nil {
-			return fail(sortWrite(err))
+			return fail(w.failed(Write{Verb: verb, Ref: ref, Base: ref.Version, Body: body}, sortWrite(err)))
 		}
 		if after, err = refOf(ref.Kind, raw); err != nil {
 			return fail(Sort(err))
 		}
 	}
-	w.done(Write{Verb: verb, Ref: after, Base: ref.Version, Body: body})
+	w.done(Write{Verb: verb, Ref: after, Base: ref.Version, Body: body, Shadow: shadow})
 	return after, nil
 }
 
@@ -159,17 +164,17 @@ func (w *Writer) Delete(ctx context.Context, ref Ref, grace *int64) error {
 	if err := complete(ref); err != nil {
 		return fail(err)
 	}
-	ctx, cancel, err := w.begin(ctx)
+	ctx, cancel, shadow, err := w.begin(ctx)
 	if err != nil {
 		return fail(err)
 	}
 	defer cancel()
-	if !w.opts.Shadow {
+	if !shadow {
 		if err := w.sendDelete(ctx, ref, deleteOptions(ref, grace)); err != nil {
-			return fail(sortWrite(err))
+			return fail(w.failed(Write{Verb: VerbDelete, Ref: ref, Base: ref.Version}, sortWrite(err)))
 		}
 	}
-	w.done(Write{Verb: VerbDelete, Ref: ref, Base: ref.Version})
+	w.done(Write{Verb: VerbDelete, Ref: ref, Base: ref.Version, Shadow: shadow})
 	return nil
 }
 
@@ -261,24 +266,25 @@ func (w *Writer) put(ctx context.Context, verb Verb, kind event.Kind, o runtime.
 	if err != nil {
 		return fail(malformed("%w", err))
 	}
-	ctx, cancel, err := w.begin(ctx)
+	ctx, cancel, shadow, err := w.begin(ctx)
 	if err != nil {
 		return fail(err)
 	}
 	defer cancel()
 	after, object := ref, o.DeepCopyObject()
-	if !w.opts.Shadow {
+	if !shadow {
 		if object, err = w.sendPut(ctx, typed, verb, ref, o); err != nil {
+			sorted := Sort
 			if verb == VerbUpdate {
-				return fail(sortWrite(err))
+				sorted = sortWrite
 			}
-			return fail(Sort(err))
+			return fail(w.failed(Write{Verb: verb, Ref: ref, Base: ref.Version, Body: body}, sorted(err)))
 		}
 		if after, err = refOf(kind, object); err != nil {
 			return fail(Sort(err))
 		}
 	}
-	w.done(Write{Verb: verb, Ref: after, Base: ref.Version, Body: body})
+	w.done(Write{Verb: verb, Ref: after, Base: ref.Version, Body: body, Shadow: shadow})
 	return object, nil
 }
 
@@ -296,21 +302,41 @@ func (w *Writer) sendPut(ctx context.Context, typed typedKind, verb Verb, ref Re
 }
 
 // begin asks the guard and makes the context that asks it again at the wire.
-func (w *Writer) begin(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	if w.opts.Guard != nil {
-		if err := w.opts.Guard(ctx); err != nil {
-			return nil, nil, refused(err)
-		}
+func (w *Writer) begin(ctx context.Context) (sending context.Context, cancel context.CancelFunc, shadow bool, err error) {
+	if shadow, err = w.opts.ask(ctx); err != nil {
+		return nil, nil, false, err
 	}
-	ctx, cancel := context.WithTimeout(WithGuard(ctx, w.opts.Guard), w.opts.Timeout)
-	return ctx, cancel, nil
+	sending, cancel = context.WithTimeout(WithGuard(ctx, w.opts.Guard), w.opts.Timeout)
+	return sending, cancel, shadow, nil
+}
+
+// ask asks the guard and returns whether the write is only intended.
+func (o WriteOptions) ask(ctx context.Context) (shadow bool, err error) {
+	if o.Guard != nil {
+		err = o.Guard(ctx)
+	}
+	switch {
+	case err == nil:
+		return o.Shadow, nil
+	case errors.Is(err, ErrShadow):
+		return true, nil
+	default:
+		return false, refused(err)
+	}
 }
 
 func (w *Writer) done(write Write) {
-	write.Shadow = w.opts.Shadow
 	if w.opts.OnWrite != nil {
 		w.opts.OnWrite(write)
 	}
+}
+
+// failed tells of a write that was sent, and returns its error.
+func (w *Writer) failed(write Write, err error) error {
+	if w.opts.OnFail != nil && !errors.Is(err, ErrRefused) {
+		w.opts.OnFail(write, err)
+	}
+	return err
 }
 
 // complete refuses a reference that could not hold as a precondition.

@@ -119,6 +119,7 @@ func (e *Edges) Run(ctx context.Context, cfg controller.Config, def controller.D
 		return err
 	}
 	def.Clock = e.API
+	def.Host = e.host
 	c, err := controller.New(cfg, def, e.Bus, e.env.Log, e.env.Registry)
 	if err != nil {
 		return fmt.Errorf("%w: %w", process.ErrConfig, err)

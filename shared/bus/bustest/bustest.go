@@ -83,6 +83,8 @@ func ConfigFor(url string) bus.Config {
 		MaxBytes:          512 << 20,
 		DecisionsMaxAge:   time.Hour,
 		DecisionsMaxBytes: 16 << 20,
+
+		DecisionsPerObject: 4,
 	}
 }
 

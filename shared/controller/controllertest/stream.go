@@ -7,6 +7,7 @@ package controllertest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -28,6 +29,9 @@ type World struct {
 	Asked   []string
 	Moves   map[int][]uint64
 	Letters map[string]*millracev1.DeadLetter
+	// Records are the decisions recorded; NoRecords refuses them. Guarded by Mu.
+	Records   []*millracev1.Decision
+	NoRecords bool
 
 	partitions int
 	seq        uint64
@@ -40,6 +44,7 @@ type World struct {
 	uids     int
 	objects  map[event.Kind]map[event.Key]Object
 	watchers map[event.Kind]*Watcher
+	answers  map[string]func([]byte) []byte
 }
 
 type place struct {
@@ -54,6 +59,7 @@ func New(partitions int) *World {
 		Moves: make(map[int][]uint64), Letters: make(map[string]*millracev1.DeadLetter),
 		last: make(map[string]event.Message), watchers: make(map[event.Kind]*Watcher),
 		objects: make(map[event.Kind]map[event.Key]Object),
+		answers: make(map[string]func([]byte) []byte),
 	}
 }
 
@@ -220,12 +226,47 @@ func (w *World) DeadLetters(context.Context) (all []*millracev1.DeadLetter, err 
 	return all, nil
 }
 
-// Ask answers what a watcher answers.
+// RecordDecision keeps a record.
+func (w *World) RecordDecision(d *millracev1.Decision, done func(seq uint64, err error)) {
+	w.Mu.Lock()
+	refused := w.NoRecords
+	if !refused {
+		w.Records = append(w.Records, d)
+	}
+	w.Mu.Unlock()
+	var err error
+	if refused {
+		err = errors.New("stream is full")
+	}
+	go done(0, err)
+}
+
+// Answer lets Ask reach fn.
+func (w *World) Answer(subject string, fn func(data []byte) []byte) (stop func(), err error) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.answers[subject] = fn
+	return func() {
+		w.Mu.Lock()
+		defer w.Mu.Unlock()
+		delete(w.answers, subject)
+	}, nil
+}
+
+// Ask answers what a watcher answers, or whoever called Answer.
 func (w *World) Ask(_ context.Context, subject string, data []byte) ([]byte, error) {
 	w.Mu.Lock()
 	defer w.Mu.Unlock()
 	w.Asked = append(w.Asked, subject+" "+string(data))
+	if fn := w.answers[subject]; fn != nil {
+		w.Mu.Unlock()
+		defer w.Mu.Lock()
+		return fn(data), nil
+	}
 	tokens := strings.Split(subject, ".")
+	if len(tokens) < 5 {
+		return nil, event.ErrNoResponders
+	}
 	kind, err := event.ParseToken(tokens[3])
 	if err != nil {
 		return nil, fmt.Errorf("parsing subject %s: %w", subject, err)
