@@ -70,6 +70,7 @@ var rooms = map[string]room{
 	"shared/clock":      {floor: 2},
 	"shared/lease":      {floor: 3, may: join(below, ours("shared/clock"), instruments, tracing, xsync)},
 	"shared/silence":    {floor: 3, may: join(below, ours("shared/clock"), instruments, tracing, xsync)},
+	"shared/rates":      {floor: 3, may: join(below, ours("shared/clock"), instruments, tracing, xsync)},
 	"shared/cache":      {floor: 3, may: join(below, instruments, tracing, xsync)},
 	"shared/controller": {floor: 3, may: join(below, ours("shared/lease", "shared/cache"), workqueue, instruments, tracing, xsync)},
 	"shared/process":    {floor: 3, may: join(ours("shared/telemetry"), settings, instruments, tracing, xsync)},
@@ -77,7 +78,7 @@ var rooms = map[string]room{
 	// Wiring that every controller shares: it meets edges and frame, as a service
 	// does, and nothing below knows it.
 	"shared/role": {floor: 4, may: join(below, ours("shared/bus", "shared/kube", "shared/telemetry",
-		"shared/lease", "shared/cache", "shared/controller", "shared/process"), instruments, tracing, settings, xsync)},
+		"shared/lease", "shared/rates", "shared/cache", "shared/controller", "shared/process"), instruments, tracing, settings, xsync)},
 	"services/*": {floor: 4, may: join(ours("proto/", "shared/"), protobuf, kubernetes, instruments, tracing, settings, xsync)},
 
 	"services/millrace": {floor: 5, anything: true},

@@ -297,6 +297,125 @@ func (x *Lease) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
+// TokenBucket is the value of a key in the bucket rates_<cluster>: what all
+// members of a role may spend together. Its instants are on a clock of its own,
+// which began when it was made and which each member carries on by its own
+// monotonic clock: no two machines have to agree on the time of day.
+type TokenBucket struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When this was written, and how long after that the bucket is full.
+	Now  *durationpb.Duration `protobuf:"bytes,1,opt,name=now,proto3" json:"now,omitempty"`
+	Debt *durationpb.Duration `protobuf:"bytes,2,opt,name=debt,proto3" json:"debt,omitempty"`
+	// Grows by one with every write, from a random start: who has seen all of them
+	// knows that.
+	Serial uint64 `protobuf:"varint,3,opt,name=serial,proto3" json:"serial,omitempty"`
+	// The limit in force, in tokens per second and tokens: of the settings of those
+	// who took lately, the smallest.
+	Rate  float64 `protobuf:"fixed64,4,opt,name=rate,proto3" json:"rate,omitempty"`
+	Burst float64 `protobuf:"fixed64,5,opt,name=burst,proto3" json:"burst,omitempty"`
+	// Grow whenever a member takes whose own setting allows no more.
+	RateConfirmed  uint64 `protobuf:"varint,6,opt,name=rate_confirmed,json=rateConfirmed,proto3" json:"rate_confirmed,omitempty"`
+	BurstConfirmed uint64 `protobuf:"varint,7,opt,name=burst_confirmed,json=burstConfirmed,proto3" json:"burst_confirmed,omitempty"`
+	// Tokens taken since the bucket was made, and who took the last; for people.
+	Spent         uint64 `protobuf:"varint,8,opt,name=spent,proto3" json:"spent,omitempty"`
+	Taker         string `protobuf:"bytes,9,opt,name=taker,proto3" json:"taker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TokenBucket) Reset() {
+	*x = TokenBucket{}
+	mi := &file_millrace_v1_wire_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TokenBucket) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TokenBucket) ProtoMessage() {}
+
+func (x *TokenBucket) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_wire_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TokenBucket.ProtoReflect.Descriptor instead.
+func (*TokenBucket) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *TokenBucket) GetNow() *durationpb.Duration {
+	if x != nil {
+		return x.Now
+	}
+	return nil
+}
+
+func (x *TokenBucket) GetDebt() *durationpb.Duration {
+	if x != nil {
+		return x.Debt
+	}
+	return nil
+}
+
+func (x *TokenBucket) GetSerial() uint64 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
+func (x *TokenBucket) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *TokenBucket) GetBurst() float64 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *TokenBucket) GetRateConfirmed() uint64 {
+	if x != nil {
+		return x.RateConfirmed
+	}
+	return 0
+}
+
+func (x *TokenBucket) GetBurstConfirmed() uint64 {
+	if x != nil {
+		return x.BurstConfirmed
+	}
+	return 0
+}
+
+func (x *TokenBucket) GetSpent() uint64 {
+	if x != nil {
+		return x.Spent
+	}
+	return 0
+}
+
+func (x *TokenBucket) GetTaker() string {
+	if x != nil {
+		return x.Taker
+	}
+	return ""
+}
+
 // DeadLetter is one message of DLQ_<cluster>: a key that cannot be processed.
 type DeadLetter struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -314,7 +433,7 @@ type DeadLetter struct {
 
 func (x *DeadLetter) Reset() {
 	*x = DeadLetter{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[4]
+	mi := &file_millrace_v1_wire_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -326,7 +445,7 @@ func (x *DeadLetter) String() string {
 func (*DeadLetter) ProtoMessage() {}
 
 func (x *DeadLetter) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[4]
+	mi := &file_millrace_v1_wire_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -339,7 +458,7 @@ func (x *DeadLetter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
 func (*DeadLetter) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DeadLetter) GetRole() string {
@@ -400,14 +519,15 @@ type MemberStatus struct {
 	// What /readyz complains about; empty when ready.
 	NotReady []string `protobuf:"bytes,4,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
 	// Resident set of the process.
-	ResidentBytes uint64 `protobuf:"varint,5,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	ResidentBytes uint64        `protobuf:"varint,5,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
+	Rates         []*RateStatus `protobuf:"bytes,6,rep,name=rates,proto3" json:"rates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberStatus) Reset() {
 	*x = MemberStatus{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[5]
+	mi := &file_millrace_v1_wire_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +539,7 @@ func (x *MemberStatus) String() string {
 func (*MemberStatus) ProtoMessage() {}
 
 func (x *MemberStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[5]
+	mi := &file_millrace_v1_wire_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +552,7 @@ func (x *MemberStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberStatus.ProtoReflect.Descriptor instead.
 func (*MemberStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *MemberStatus) GetMember() *Member {
@@ -470,6 +590,13 @@ func (x *MemberStatus) GetResidentBytes() uint64 {
 	return 0
 }
 
+func (x *MemberStatus) GetRates() []*RateStatus {
+	if x != nil {
+		return x.Rates
+	}
+	return nil
+}
+
 // PartitionStatus describes one partition (or, for the watcher, one kind) held.
 type PartitionStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -491,7 +618,7 @@ type PartitionStatus struct {
 
 func (x *PartitionStatus) Reset() {
 	*x = PartitionStatus{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[6]
+	mi := &file_millrace_v1_wire_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +630,7 @@ func (x *PartitionStatus) String() string {
 func (*PartitionStatus) ProtoMessage() {}
 
 func (x *PartitionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[6]
+	mi := &file_millrace_v1_wire_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +643,7 @@ func (x *PartitionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStatus.ProtoReflect.Descriptor instead.
 func (*PartitionStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PartitionStatus) GetUnit() string {
@@ -587,7 +714,7 @@ type KindStatus struct {
 
 func (x *KindStatus) Reset() {
 	*x = KindStatus{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[7]
+	mi := &file_millrace_v1_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -599,7 +726,7 @@ func (x *KindStatus) String() string {
 func (*KindStatus) ProtoMessage() {}
 
 func (x *KindStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[7]
+	mi := &file_millrace_v1_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -612,7 +739,7 @@ func (x *KindStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindStatus.ProtoReflect.Descriptor instead.
 func (*KindStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *KindStatus) GetKind() string {
@@ -664,6 +791,112 @@ func (x *KindStatus) GetProblem() string {
 	return ""
 }
 
+// RateStatus describes what a member knows of a token bucket.
+type RateStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Scope string                 `protobuf:"bytes,1,opt,name=scope,proto3" json:"scope,omitempty"`
+	// The limit in force.
+	Rate  float64 `protobuf:"fixed64,2,opt,name=rate,proto3" json:"rate,omitempty"`
+	Burst float64 `protobuf:"fixed64,3,opt,name=burst,proto3" json:"burst,omitempty"`
+	// Whole tokens there are; none while the bucket cannot be reached.
+	Tokens uint64 `protobuf:"varint,4,opt,name=tokens,proto3" json:"tokens,omitempty"`
+	// Tokens taken by all members, and who took the last.
+	Spent uint64 `protobuf:"varint,5,opt,name=spent,proto3" json:"spent,omitempty"`
+	Taker string `protobuf:"bytes,6,opt,name=taker,proto3" json:"taker,omitempty"`
+	// Callers of this member that wait for a token.
+	Waiting uint64 `protobuf:"varint,7,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Why there is no token; empty while the bucket can be reached.
+	Problem       string `protobuf:"bytes,8,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RateStatus) Reset() {
+	*x = RateStatus{}
+	mi := &file_millrace_v1_wire_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RateStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RateStatus) ProtoMessage() {}
+
+func (x *RateStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_wire_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RateStatus.ProtoReflect.Descriptor instead.
+func (*RateStatus) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *RateStatus) GetScope() string {
+	if x != nil {
+		return x.Scope
+	}
+	return ""
+}
+
+func (x *RateStatus) GetRate() float64 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *RateStatus) GetBurst() float64 {
+	if x != nil {
+		return x.Burst
+	}
+	return 0
+}
+
+func (x *RateStatus) GetTokens() uint64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *RateStatus) GetSpent() uint64 {
+	if x != nil {
+		return x.Spent
+	}
+	return 0
+}
+
+func (x *RateStatus) GetTaker() string {
+	if x != nil {
+		return x.Taker
+	}
+	return ""
+}
+
+func (x *RateStatus) GetWaiting() uint64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return 0
+}
+
+func (x *RateStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 var File_millrace_v1_wire_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_wire_proto_rawDesc = "" +
@@ -686,7 +919,17 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\astarted\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\"Q\n" +
 	"\x05Lease\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x120\n" +
-	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xc2\x01\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xa7\x02\n" +
+	"\vTokenBucket\x12+\n" +
+	"\x03now\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x03now\x12-\n" +
+	"\x04debt\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04debt\x12\x16\n" +
+	"\x06serial\x18\x03 \x01(\x04R\x06serial\x12\x12\n" +
+	"\x04rate\x18\x04 \x01(\x01R\x04rate\x12\x14\n" +
+	"\x05burst\x18\x05 \x01(\x01R\x05burst\x12%\n" +
+	"\x0erate_confirmed\x18\x06 \x01(\x04R\rrateConfirmed\x12'\n" +
+	"\x0fburst_confirmed\x18\a \x01(\x04R\x0eburstConfirmed\x12\x14\n" +
+	"\x05spent\x18\b \x01(\x04R\x05spent\x12\x14\n" +
+	"\x05taker\x18\t \x01(\tR\x05taker\"\xc2\x01\n" +
 	"\n" +
 	"DeadLetter\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
@@ -695,7 +938,7 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06member\x18\x06 \x01(\tR\x06member\x12*\n" +
-	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xec\x01\n" +
+	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x9b\x02\n" +
 	"\fMemberStatus\x12+\n" +
 	"\x06member\x18\x01 \x01(\v2\x13.millrace.v1.MemberR\x06member\x12<\n" +
 	"\n" +
@@ -703,7 +946,8 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"partitions\x12-\n" +
 	"\x05kinds\x18\x03 \x03(\v2\x17.millrace.v1.KindStatusR\x05kinds\x12\x1b\n" +
 	"\tnot_ready\x18\x04 \x03(\tR\bnotReady\x12%\n" +
-	"\x0eresident_bytes\x18\x05 \x01(\x04R\rresidentBytes\"\xd8\x01\n" +
+	"\x0eresident_bytes\x18\x05 \x01(\x04R\rresidentBytes\x12-\n" +
+	"\x05rates\x18\x06 \x03(\v2\x17.millrace.v1.RateStatusR\x05rates\"\xd8\x01\n" +
 	"\x0fPartitionStatus\x12\x12\n" +
 	"\x04unit\x18\x01 \x01(\tR\x04unit\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
@@ -722,7 +966,17 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\x03age\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x12\n" +
 	"\x04upto\x18\x05 \x01(\x04R\x04upto\x12\x18\n" +
 	"\aobjects\x18\x06 \x01(\x04R\aobjects\x12\x18\n" +
-	"\aproblem\x18\a \x01(\tR\aproblemB>Z<github.com/millrace-io/millrace/proto/millrace/v1;millracev1b\x06proto3"
+	"\aproblem\x18\a \x01(\tR\aproblem\"\xc4\x01\n" +
+	"\n" +
+	"RateStatus\x12\x14\n" +
+	"\x05scope\x18\x01 \x01(\tR\x05scope\x12\x12\n" +
+	"\x04rate\x18\x02 \x01(\x01R\x04rate\x12\x14\n" +
+	"\x05burst\x18\x03 \x01(\x01R\x05burst\x12\x16\n" +
+	"\x06tokens\x18\x04 \x01(\x04R\x06tokens\x12\x14\n" +
+	"\x05spent\x18\x05 \x01(\x04R\x05spent\x12\x14\n" +
+	"\x05taker\x18\x06 \x01(\tR\x05taker\x12\x18\n" +
+	"\awaiting\x18\a \x01(\x04R\awaiting\x12\x18\n" +
+	"\aproblem\x18\b \x01(\tR\aproblemB>Z<github.com/millrace-io/millrace/proto/millrace/v1;millracev1b\x06proto3"
 
 var (
 	file_millrace_v1_wire_proto_rawDescOnce sync.Once
@@ -736,35 +990,40 @@ func file_millrace_v1_wire_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_wire_proto_rawDescData
 }
 
-var file_millrace_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_millrace_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_millrace_v1_wire_proto_goTypes = []any{
 	(*Mark)(nil),                  // 0: millrace.v1.Mark
 	(*Sums)(nil),                  // 1: millrace.v1.Sums
 	(*Member)(nil),                // 2: millrace.v1.Member
 	(*Lease)(nil),                 // 3: millrace.v1.Lease
-	(*DeadLetter)(nil),            // 4: millrace.v1.DeadLetter
-	(*MemberStatus)(nil),          // 5: millrace.v1.MemberStatus
-	(*PartitionStatus)(nil),       // 6: millrace.v1.PartitionStatus
-	(*KindStatus)(nil),            // 7: millrace.v1.KindStatus
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
+	(*TokenBucket)(nil),           // 4: millrace.v1.TokenBucket
+	(*DeadLetter)(nil),            // 5: millrace.v1.DeadLetter
+	(*MemberStatus)(nil),          // 6: millrace.v1.MemberStatus
+	(*PartitionStatus)(nil),       // 7: millrace.v1.PartitionStatus
+	(*KindStatus)(nil),            // 8: millrace.v1.KindStatus
+	(*RateStatus)(nil),            // 9: millrace.v1.RateStatus
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
 }
 var file_millrace_v1_wire_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Mark.by_key:type_name -> millrace.v1.Sums
 	1,  // 1: millrace.v1.Mark.by_namespace:type_name -> millrace.v1.Sums
-	8,  // 2: millrace.v1.Member.started:type_name -> google.protobuf.Timestamp
-	8,  // 3: millrace.v1.Lease.since:type_name -> google.protobuf.Timestamp
-	8,  // 4: millrace.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
-	2,  // 5: millrace.v1.MemberStatus.member:type_name -> millrace.v1.Member
-	6,  // 6: millrace.v1.MemberStatus.partitions:type_name -> millrace.v1.PartitionStatus
-	7,  // 7: millrace.v1.MemberStatus.kinds:type_name -> millrace.v1.KindStatus
-	9,  // 8: millrace.v1.PartitionStatus.oldest:type_name -> google.protobuf.Duration
-	9,  // 9: millrace.v1.KindStatus.age:type_name -> google.protobuf.Duration
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	10, // 2: millrace.v1.Member.started:type_name -> google.protobuf.Timestamp
+	10, // 3: millrace.v1.Lease.since:type_name -> google.protobuf.Timestamp
+	11, // 4: millrace.v1.TokenBucket.now:type_name -> google.protobuf.Duration
+	11, // 5: millrace.v1.TokenBucket.debt:type_name -> google.protobuf.Duration
+	10, // 6: millrace.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
+	2,  // 7: millrace.v1.MemberStatus.member:type_name -> millrace.v1.Member
+	7,  // 8: millrace.v1.MemberStatus.partitions:type_name -> millrace.v1.PartitionStatus
+	8,  // 9: millrace.v1.MemberStatus.kinds:type_name -> millrace.v1.KindStatus
+	9,  // 10: millrace.v1.MemberStatus.rates:type_name -> millrace.v1.RateStatus
+	11, // 11: millrace.v1.PartitionStatus.oldest:type_name -> google.protobuf.Duration
+	11, // 12: millrace.v1.KindStatus.age:type_name -> google.protobuf.Duration
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_wire_proto_init() }
@@ -778,7 +1037,7 @@ func file_millrace_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_wire_proto_rawDesc), len(file_millrace_v1_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

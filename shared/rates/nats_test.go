@@ -1,0 +1,279 @@
+package rates_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace-io/millrace/shared/bus"
+	"github.com/millrace-io/millrace/shared/bus/bustest"
+	"github.com/millrace-io/millrace/shared/clock"
+	"github.com/millrace-io/millrace/shared/rates"
+)
+
+// These are the interfaces' only real implementations.
+var (
+	_ rates.Store = (*bus.KV)(nil)
+	_ rates.Wire  = (*bus.Bus)(nil)
+)
+
+// Environment of a taker: the test binary itself, run again.
+const (
+	takerURL  = "MILLRACE_RATES_TEST_URL"
+	takerRate = "MILLRACE_RATES_TEST_RATE"
+)
+
+func TestMain(m *testing.M) {
+	if url := os.Getenv(takerURL); url != "" {
+		os.Exit(take(url))
+	}
+	os.Exit(m.Run())
+}
+
+// take takes tokens as fast as it can and writes a line for each act: when it
+// was, by a clock that all processes of a machine share.
+func take(url string) int {
+	rate, err := strconv.ParseFloat(os.Getenv(takerRate), 64)
+	if err != nil {
+		return 2
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	b, err := bus.Connect(ctx, bustest.ConfigFor(url), "taker", nil, nil)
+	if err != nil {
+		return 1
+	}
+	defer b.Close()
+	r := rates.New(rates.Config{Role: "evictor", Taker: strconv.Itoa(os.Getpid())}, b.KV(bus.Rates), b, nil, nil)
+	bucket := r.Bucket("write", rate, 1)
+	go r.Run(ctx)
+	go func() { // the parent's end closes when the parent dies in any way
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		cancel()
+	}()
+	var out sync.Mutex
+	var workers sync.WaitGroup
+	for range 3 {
+		workers.Go(func() {
+			for {
+				token, err := bucket.Take(ctx)
+				if err != nil {
+					return
+				}
+				// The signal may stop us anywhere: what counts is when the token was
+				// found good.
+				if at := clock.Boot(); token.Valid() == nil {
+					out.Lock()
+					fmt.Fprintln(os.Stdout, int64(at))
+					out.Unlock()
+				}
+			}
+		})
+	}
+	workers.Wait()
+	return 0
+}
+
+// taker is a child process.
+type taker struct {
+	cmd   *exec.Cmd
+	stdin interface{ Close() error }
+	done  chan struct{}
+}
+
+// ledger is what all children have done.
+type ledger struct {
+	t    *testing.T
+	url  string
+	rate float64
+	mu   sync.Mutex
+	acts []time.Duration
+}
+
+func (l *ledger) start() *taker {
+	l.t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), takerURL+"="+l.url, takerRate+"="+fmt.Sprint(l.rate))
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	p := &taker{cmd: cmd, stdin: stdin, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			at, err := strconv.ParseInt(strings.TrimSpace(lines.Text()), 10, 64)
+			if err != nil {
+				continue // killed in the middle of a line
+			}
+			l.mu.Lock()
+			l.acts = append(l.acts, time.Duration(at))
+			l.mu.Unlock()
+		}
+	}()
+	l.t.Cleanup(func() { p.end(syscall.SIGKILL) })
+	return p
+}
+
+func (p *taker) end(s syscall.Signal) {
+	_ = p.cmd.Process.Signal(s)
+	_ = p.cmd.Process.Signal(syscall.SIGCONT)
+	_ = p.stdin.Close()
+	<-p.done
+	_ = p.cmd.Wait()
+}
+
+// between returns how many acts were between two instants.
+func (l *ledger) between(from, to time.Duration) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, at := range l.acts {
+		if at >= from && at < to {
+			n++
+		}
+	}
+	return n
+}
+
+// awaitActs waits until there have been n acts more.
+func (l *ledger) awaitActs(n int) {
+	l.t.Helper()
+	from := clock.Boot()
+	deadline := time.After(30 * time.Second)
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for l.between(from, 1<<62) < n {
+		select {
+		case <-ticker.C:
+		case <-deadline:
+			l.t.Fatal("no acts for 30 s")
+		}
+	}
+}
+
+// excess is the most by which any window had more acts than it may.
+func (l *ledger) excess() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	slices.Sort(l.acts)
+	excess, least := -1e9, 1e18
+	for i, at := range l.acts {
+		flowed := l.rate * (at - l.acts[0]).Seconds()
+		least = min(least, float64(i)-flowed)
+		excess = max(excess, float64(i+1)-flowed-least-l.rate-1)
+	}
+	return excess
+}
+
+// Real processes on a real server: stopped and continued, killed and started,
+// while NATS is restarted, killed, frozen and wiped.
+func TestRealBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs eight processes for half a minute")
+	}
+	server := bustest.StartProcess(t)
+	b := bustest.Connect(t, server.Config(), "watcher")
+	l := &ledger{t: t, url: server.URL(), rate: 40}
+	takers := make([]*taker, 8)
+	for i := range takers {
+		takers[i] = l.start()
+	}
+	l.awaitActs(40)
+
+	// Nothing is wrong: 95 % of what flows in.
+	calm, from := 5*time.Second, clock.Boot()
+	<-time.After(calm)
+	if n := l.between(from, from+calm); float64(n) < 0.95*l.rate*calm.Seconds() {
+		t.Errorf("%d acts in %s at %g a second, want 95 %%", n, calm, l.rate)
+	} else {
+		t.Logf("calm: %.1f %% of the rate", 100*float64(n)/l.rate/calm.Seconds())
+	}
+
+	for round := range 3 {
+		for i := range 4 {
+			_ = takers[(round+2*i)%8].cmd.Process.Signal(syscall.SIGSTOP)
+		}
+		l.awaitActs(30) // by the other four
+		takers[round].end(syscall.SIGKILL)
+		takers[round] = l.start()
+		for _, p := range takers {
+			_ = p.cmd.Process.Signal(syscall.SIGCONT)
+		}
+		l.awaitActs(30)
+		switch round {
+		case 0:
+			server.Kill()
+			server.Restart()
+		case 1:
+			server.Wipe()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			bustest.AwaitConnected(t, b)
+			if err := b.Ensure(ctx); err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+		case 2:
+			server.Freeze()
+			<-time.After(2 * time.Second)
+			server.Thaw()
+		}
+		l.awaitActs(60)
+	}
+	for _, p := range takers {
+		p.end(syscall.SIGTERM)
+	}
+	excess := l.excess()
+	t.Logf("%d acts; the worst window was %.1f acts below its bound", len(l.acts), -excess)
+	if excess > 0 {
+		t.Errorf("a window has %.1f acts more than it may", excess)
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	server := bustest.Start(b)
+	for name, workers := range map[string]int{"one worker": 1, "five workers": 5} {
+		b.Run(name, func(b *testing.B) {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			nats := bustest.Connect(b, server.Config(), "taker")
+			r := rates.New(rates.Config{Role: "bench" + strconv.Itoa(workers), Taker: "me"}, nats.KV(bus.Rates), nats, nil, nil)
+			bucket := r.Bucket("write", 1e6, 1_000_000)
+			done := make(chan struct{})
+			go func() { defer close(done); r.Run(ctx) }()
+			defer func() { cancel(); <-done }()
+			if _, err := bucket.Take(ctx); err != nil {
+				b.Fatal(err)
+			}
+			b.ResetTimer()
+			var all sync.WaitGroup
+			for range workers {
+				all.Go(func() {
+					for range b.N / workers {
+						if _, err := bucket.Take(ctx); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
