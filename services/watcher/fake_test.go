@@ -212,8 +212,8 @@ func (f *fakeStream) Answer(subject string, fn func([]byte) []byte) (func(), err
 	return func() {}, nil
 }
 
-func (f *fakeStream) ask(what, data string) {
-	f.answers[askSubject("test", testKind, what)]([]byte(data))
+func (f *fakeStream) ask(what, data string) string {
+	return string(f.answers[askSubject("test", testKind, what)]([]byte(data)))
 }
 
 func (f *fakeStream) DeadLetter(_ context.Context, l *millracev1.DeadLetter) error {

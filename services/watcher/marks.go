@@ -1,6 +1,7 @@
 package watcher
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 
@@ -30,6 +31,8 @@ type marks struct {
 	cursor  int // slices marked since start
 	seconds time.Time
 	asked   []time.Time
+	wanted  []bool   // asked for again too soon after the last
+	made    []uint64 // counter of the last that was sent
 	acked   []time.Time
 	refused time.Time
 	// base is added to the publisher's counters: they must grow over the runs of
@@ -38,7 +41,10 @@ type marks struct {
 }
 
 func newMarks(partitions int) marks {
-	return marks{asked: make([]time.Time, partitions), acked: make([]time.Time, partitions)}
+	return marks{
+		asked: make([]time.Time, partitions), wanted: make([]bool, partitions),
+		made: make([]uint64, partitions), acked: make([]time.Time, partitions),
+	}
 }
 
 func (m *marks) begin(now time.Time) { m.start, m.seconds = now, now }
@@ -100,18 +106,38 @@ func (o *owner) markWhenDue(now time.Time) {
 	}
 }
 
-// markAsked makes a bookmark for someone who waits for it; slice -1 means all.
+// markAsked makes a bookmark for someone who waits for it, or as soon as the
+// last one is askedGap ago; slice -1 means all.
 func (o *owner) markAsked(slice int) {
-	now := time.Now()
-	if slice >= len(o.marks.asked) || !o.mayMark(now) {
-		return
-	}
 	for i := range o.marks.asked {
-		if (slice == i || slice < 0) && now.Sub(o.marks.asked[i]) >= askedGap {
-			o.marks.asked[i] = now
-			o.pub.Mark(i)
+		if slice == i || slice < 0 {
+			o.marks.wanted[i] = true
 		}
 	}
+	o.markWanted(time.Now())
+}
+
+// markWanted makes the bookmarks that somebody waits for.
+func (o *owner) markWanted(now time.Time) {
+	for i, wanted := range o.marks.wanted {
+		if !wanted || now.Sub(o.marks.asked[i]) < askedGap {
+			continue
+		}
+		if !o.mayMark(now) {
+			return
+		}
+		o.marks.asked[i], o.marks.wanted[i] = now, false
+		o.pub.Mark(i)
+	}
+}
+
+// made names the last bookmark of a slice that was sent: what is made from now
+// on has a greater counter.
+func (o *owner) made(slice int) []byte {
+	if slice < 0 || slice >= len(o.marks.made) {
+		return []byte{}
+	}
+	return fmt.Appendf(nil, "%d %d", o.grant.Epoch(), max(o.marks.base, o.marks.made[slice]))
 }
 
 func (o *owner) publishMark(e *protocol.Effect[*body]) {
@@ -122,6 +148,7 @@ func (o *owner) publishMark(e *protocol.Effect[*body]) {
 	}
 	mark.Counter += o.marks.base
 	o.marks.highest = max(o.marks.highest, mark.Counter)
+	o.marks.made[slice] = mark.Counter
 	o.flying++
 	o.bus.Publish(bus.Publication{Expect: e.Expect, Message: event.Message{
 		Kind: o.kind, Op: event.Bookmark, Slice: slice, Mark: &mark, Upto: e.Upto,
@@ -145,17 +172,31 @@ func askSubject(cluster string, kind event.Kind, what string) string {
 	return "millrace." + event.Token(cluster) + ".watch." + event.Token(string(kind)) + "." + what
 }
 
+// answerWait bounds the wait for the loop to take a request. Unit: time.
+const answerWait = 200 * time.Millisecond
+
 // answer listens for requests: "mark", with a slice in decimal or nothing for
-// all, and "compare". The answer says no more than that the kind has an owner.
-// A loop that is too busy lets a request go: the next tick is near.
+// all, and "compare". To the first it says which bookmark was the last: one that
+// has a greater counter was made after the question ⚠, whatever was under way
+// then. A loop that is too busy lets a request go: it is asked again.
 func (o *owner) answer() (stop func()) {
-	ask := func(what string, do func(data []byte)) func() {
+	ask := func(what string, do func(data []byte) []byte) func() {
 		stop, err := o.bus.Answer(askSubject(o.bus.Cluster(), o.kind, what), func(data []byte) []byte {
+			said := make(chan []byte, 1)
 			select {
-			case o.inputs <- func() { do(data) }:
+			case o.inputs <- func() { said <- do(data) }:
 			default:
+				return nil
 			}
-			return []byte{}
+			timer := time.NewTimer(answerWait)
+			defer timer.Stop()
+			select {
+			case answer := <-said:
+				return answer
+			case <-timer.C:
+			case <-o.ctx.Done():
+			}
+			return nil
 		})
 		if err != nil {
 			o.log.Warn("cannot listen for requests", "what", what, "err", err)
@@ -163,8 +204,16 @@ func (o *owner) answer() (stop func()) {
 		}
 		return stop
 	}
-	stopMark := ask("mark", func(data []byte) { o.markAsked(sliceOf(data)) })
-	stopCompare := ask("compare", func([]byte) { o.compare(reasonAsked) })
+	stopMark := ask("mark", func(data []byte) []byte {
+		slice := sliceOf(data)
+		last := o.made(slice) // first: what this makes comes after the question
+		o.markAsked(slice)
+		return last
+	})
+	stopCompare := ask("compare", func([]byte) []byte {
+		o.compare(reasonAsked)
+		return []byte{}
+	})
 	return func() { stopMark(); stopCompare() }
 }
 

@@ -199,6 +199,7 @@ func (o *owner) tick(now time.Time) {
 		o.compareWhenDue(now)
 		o.report(now)
 	}
+	o.markWanted(now)
 	o.markWhenDue(now)
 }
 

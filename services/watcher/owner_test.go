@@ -2,6 +2,7 @@ package watcher
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -383,6 +384,39 @@ func TestABookmarkIsMadeAtOnceForWhoAsks(t *testing.T) {
 		}
 		if got := count() - before; got > 13 {
 			t.Errorf("%d bookmarks for 1000 requests in a second, want about 11", got)
+		}
+	})
+}
+
+// Who asks too soon after another gets one as soon as that is allowed, not when
+// the clock says: a replica that has taken over asks for every key.
+func TestABookmarkAskedForTooSoonComesAfterTheGap(t *testing.T) {
+	story(t, nil, func(t *testing.T, r *rig) {
+		r.api.list()
+		r.after(2100 * time.Millisecond)
+		last := func() event.Message {
+			marks := r.bus.marks()
+			for i := len(marks) - 1; i >= 0; i-- {
+				if marks[i].Slice == 2 {
+					return marks[i]
+				}
+			}
+			return event.Message{}
+		}
+		r.bus.ask("mark", "2")
+		r.after(5 * time.Millisecond)
+		first := last()
+		answer := r.bus.ask("mark", "2")
+		if want := fmt.Sprintf("%d %d", first.Epoch, first.Mark.Counter); answer != want {
+			t.Errorf("the last bookmark is said to be %q, want %q", answer, want)
+		}
+		r.after(10 * time.Millisecond)
+		if now := last(); now.Mark.Counter != first.Mark.Counter {
+			t.Error("a second bookmark came within the gap")
+		}
+		r.after(askedGap + tickFloor + 50*time.Millisecond)
+		if now := last(); now.Mark.Counter != first.Mark.Counter+1 {
+			t.Errorf("the last bookmark is number %d, want %d", now.Mark.Counter, first.Mark.Counter+1)
 		}
 	})
 }

@@ -81,6 +81,18 @@ func (c *Cache) age(kind event.Kind, of func(marks) time.Time) (time.Duration, b
 	return since(s.oldest(of))
 }
 
+// Marked names the last bookmark that agreed with the cache, by its epoch and
+// counter; zero if there was none in this replay. Only of a cache of one slice.
+func (c *Cache) Marked(kind event.Kind) (epoch, counter uint64) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	s := c.stores[kind]
+	if s == nil || len(s.marks) != 1 || s.marks[0].last.IsZero() {
+		return 0, 0
+	}
+	return s.marks[0].epoch, s.marks[0].counter
+}
+
 // Upto returns the version up to which kind is known.
 func (c *Cache) Upto(kind event.Kind) uint64 {
 	c.mu.RLock()

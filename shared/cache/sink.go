@@ -141,7 +141,7 @@ func (c *Cache) bookmark(s *store, m event.Message) {
 	s.heard, s.projection = true, m.Projection
 	verdict := c.replay.Deliver(m)
 	if verdict.Matched {
-		s.mark(c.slice(s, m), now)
+		s.mark(c.slice(s, m), m, now)
 	}
 	changes := c.sweep(s, m, verdict.Swept)
 	s.ever = s.ever || verdict.Synced

@@ -47,6 +47,8 @@ type marks struct {
 	// proven is the receipt of the bookmark before the last: the last was
 	// published after the stream had sent that one, so it is no older ⚠.
 	proven time.Time
+	// epoch and counter name the last that matched.
+	epoch, counter uint64
 	// drifted counts the bookmarks in a row that drift was reported for.
 	drifted int
 }
@@ -146,13 +148,15 @@ func (s *store) same(m event.Message) bool {
 func (s *store) silence() {
 	for i := range s.marks {
 		s.marks[i].last, s.marks[i].proven = time.Time{}, time.Time{}
+		s.marks[i].epoch, s.marks[i].counter = 0, 0
 	}
 }
 
 // mark notes that a bookmark of a slice agreed.
-func (s *store) mark(slice int, now time.Time) {
+func (s *store) mark(slice int, bookmark event.Message, now time.Time) {
 	m := &s.marks[slice]
 	m.proven, m.last = m.last, now
+	m.epoch, m.counter = bookmark.Epoch, bookmark.Mark.Counter
 	if m.drifted > 0 {
 		m.drifted = 0
 		s.contradicted--

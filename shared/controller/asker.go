@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -33,14 +34,33 @@ func (a *asker) mark(kind event.Kind, slice int) { a.ask(kind, "mark", slice) }
 func (a *asker) compare(kind event.Kind, slice int) { a.ask(kind, "compare", slice) }
 
 func (a *asker) ask(kind event.Kind, what string, slice int) {
-	r := request{
+	select {
+	case a.queue <- a.request(kind, what, slice):
+	default:
+	}
+}
+
+func (a *asker) request(kind event.Kind, what string, slice int) request {
+	return request{
 		subject: "millrace." + event.Token(a.bus.Cluster()) + ".watch." + event.Token(string(kind)) + "." + what,
 		data:    []byte(strconv.Itoa(slice)),
 	}
-	select {
-	case a.queue <- r:
-	default:
+}
+
+// markAfter asks for a bookmark of one slice and returns the last that was made
+// before: what is made from now on has a greater counter, or another epoch.
+func (a *asker) markAfter(ctx context.Context, kind event.Kind, slice int) (epoch, counter uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askWait)
+	defer cancel()
+	r := a.request(kind, "mark", slice)
+	answer, err := a.bus.Ask(ctx, r.subject, r.data)
+	if err != nil {
+		return 0, 0, fmt.Errorf("asking for a bookmark of %s: %w", kind, err)
 	}
+	if _, err := fmt.Sscan(string(answer), &epoch, &counter); err != nil {
+		return 0, 0, fmt.Errorf("asking for a bookmark of %s: reading the answer: %w", kind, err)
+	}
+	return epoch, counter, nil
 }
 
 func (a *asker) run(ctx context.Context) {

@@ -143,46 +143,6 @@ func (p *Partition) LiveFirst(key event.Key) bool { return p.ledger.liveFirst(ke
 // ReadLive says that key's caller has read live what it is about to write.
 func (p *Partition) ReadLive(key event.Key) { p.ledger.readLive(key) }
 
-// catchUpWait bounds CatchUp. Unit: time. Source: a bookmark comes once a second
-// without asking.
-const catchUpWait = 2 * time.Second
-
-// CatchUp returns once every input of the partition has shown a bookmark that
-// came after the call ⚠: whoever has read live what others wrote must not decide
-// on inputs older than that, or undoes what they, who saw further, have written.
-// It asks for the bookmarks, so it takes milliseconds; ErrNotSynced if none come.
-func (p *Partition) CatchUp(ctx context.Context) error {
-	began := time.Now()
-	for _, kind := range p.cache.Kinds() {
-		p.c.asker.mark(kind, p.Number())
-	}
-	timer := time.NewTimer(catchUpWait)
-	defer timer.Stop()
-	for {
-		changed := p.cache.Changed()
-		if p.markedSince(began) {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return fmt.Errorf("catching up with what was read live: %w", ErrNotSynced)
-		case <-ctx.Done():
-			return fmt.Errorf("catching up with what was read live: %w", ctx.Err())
-		}
-	}
-}
-
-// markedSince reports whether every input has agreed with a bookmark since at.
-func (p *Partition) markedSince(at time.Time) bool {
-	for _, kind := range p.cache.Kinds() {
-		if age, known := p.cache.Age(kind); !known || age >= time.Since(at) {
-			return false
-		}
-	}
-	return p.cache.Synced()
-}
-
 // Wrote says what key has written. Its next run waits until the inputs show
 // each write, or something later; at most Config.WriteWait, then LiveFirst is
 // true. Writes to kinds that are no inputs are not waited for. It is for the

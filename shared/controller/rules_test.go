@@ -717,6 +717,44 @@ func TestRule7ALiveReadWaitsForInputsAsNew(t *testing.T) {
 	})
 }
 
+// 6.7 ⚠. A bookmark that was under way when CatchUp was called says nothing of
+// what the other holder has seen since it was made, although it comes later.
+func TestRule7ABookmarkUnderWayDoesNotCount(t *testing.T) {
+	play(t, 1, func(r *rig) { r.Put(things, key("a"), "old") }, func(r *rig) {
+		r.lease.Claim(0)
+		settle(3 * time.Second)
+		r.nodes.SetMute(true)
+		settle(300 * time.Millisecond) // bookmarks by the clock are some way off
+		p := r.c.partitions()[0]
+		r.Hold(true)
+		r.things.Mark()
+		r.outs.Mark()
+		settle(time.Millisecond)
+		r.Put(things, key("a"), "new") // and the other holder acts on it
+
+		done := make(chan error, 1)
+		go func() { done <- p.CatchUp(context.Background()) }()
+		settle(10 * time.Millisecond)
+		r.Release(2)
+		settle(10 * time.Millisecond)
+		select {
+		case err := <-done:
+			r.Errorf("CatchUp returned %v on bookmarks that are older than the question; the cache says %q", err, r.cached(p, key("a")).thing.Body)
+		default:
+		}
+		r.Hold(false)
+		settle(10 * time.Millisecond)
+		select {
+		case err := <-done:
+			if body := r.cached(p, key("a")).thing.Body; err != nil || body != "new" {
+				r.Errorf("CatchUp returned %v, the cache says %q", err, body)
+			}
+		default:
+			r.Error("CatchUp still waits")
+		}
+	})
+}
+
 // 6.7. Where no bookmark comes, nothing is decided.
 func TestRule7WithoutBookmarksALiveReadDecidesNothing(t *testing.T) {
 	var errs []error

@@ -39,6 +39,8 @@ type World struct {
 	order      []place
 	changed    chan struct{}
 	broken     int
+	held       bool // what is delivered stays under way
+	released   int  // but for so many messages
 
 	version  uint64
 	uids     int
@@ -88,8 +90,7 @@ func (w *World) publish(m event.Message, expect uint64) (seq uint64, ok bool) {
 	m.Seq = w.seq
 	w.last[at] = m
 	w.order = append(w.order, place{m.Seq, at})
-	close(w.changed)
-	w.changed = make(chan struct{})
+	w.signal()
 	return m.Seq, true
 }
 
@@ -113,8 +114,40 @@ func (w *World) Break() {
 	w.Mu.Lock()
 	defer w.Mu.Unlock()
 	w.broken++
+	w.signal()
+}
+
+// Hold keeps what feeds deliver under way, until it is held no more: it has left
+// the stream, and comes even if something newer stands there by then.
+func (w *World) Hold(held bool) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.held, w.released = held, 0
+	w.signal()
+}
+
+// Release lets n messages through that are held.
+func (w *World) Release(n int) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.released += n
+	w.signal()
+}
+
+func (w *World) signal() {
 	close(w.changed)
 	w.changed = make(chan struct{})
+}
+
+// arrives reports whether the next message under way comes now. Mu is held.
+func (w *World) arrives(underWay []event.Message) bool {
+	if len(underWay) == 0 || w.held && w.released == 0 {
+		return false
+	}
+	if w.held {
+		w.released--
+	}
+	return true
 }
 
 // Seq returns the last sequence of the stream.
@@ -140,9 +173,14 @@ func (w *World) followOnce(ctx context.Context, f event.Feed, replay uint64, sin
 	broken := w.broken
 	w.Mu.Unlock()
 	sink.Begin(replay)
+	var underWay []event.Message
 	for at := uint64(0); ; {
 		w.Mu.Lock()
 		m, found := w.after(at, f.Filters)
+		if found {
+			at, underWay = m.Seq, append(underWay, m)
+		}
+		arrived := w.arrives(underWay)
 		changed, cut := w.changed, w.broken != broken
 		w.Mu.Unlock()
 		switch {
@@ -150,9 +188,11 @@ func (w *World) followOnce(ctx context.Context, f event.Feed, replay uint64, sin
 			return "broken"
 		case ctx.Err() != nil:
 			return "over"
+		case arrived:
+			sink.Deliver(underWay[0])
+			underWay = underWay[1:]
+			continue
 		case found:
-			at = m.Seq
-			sink.Deliver(m)
 			continue
 		}
 		select {
@@ -275,6 +315,7 @@ func (w *World) Ask(_ context.Context, subject string, data []byte) ([]byte, err
 	if watcher == nil {
 		return nil, event.ErrNoResponders
 	}
+	last := watcher.made(data)
 	watcher.asked(tokens[4], data)
-	return []byte("ok"), nil
+	return last, nil
 }

@@ -186,6 +186,16 @@ func (x *Watcher) asked(what string, data []byte) {
 	x.act()
 }
 
+// made names the last bookmark of a slice that was published. w.Mu is held.
+func (x *Watcher) made(data []byte) []byte {
+	slice, _ := strconv.Atoi(string(data))
+	var counter uint64
+	if m := x.find(event.Message{Kind: x.kind, Slice: slice, Op: event.Bookmark}); m != nil && m.Epoch == x.epoch {
+		counter = m.Mark.Counter
+	}
+	return fmt.Appendf(nil, "%d %d", x.epoch, counter)
+}
+
 // Mark publishes a bookmark of every slice now.
 func (x *Watcher) Mark() {
 	x.w.Mu.Lock()
