@@ -39,7 +39,7 @@ type endpointSlices struct {
 	own      sync.Map // partition → *ownWrites
 }
 
-func newEndpointSlices(api kubernetes.Interface, cfg policy, events record.EventRecorder, m *metrics) *endpointSlices {
+func newEndpointSlices(api kubernetes.Interface, writes kube.WriteOptions, cfg policy, events record.EventRecorder, m *metrics) *endpointSlices {
 	s := &endpointSlices{
 		api:      api,
 		tracker:  endpointsliceutil.NewEndpointSliceTracker(),
@@ -48,9 +48,8 @@ func newEndpointSlices(api kubernetes.Interface, cfg policy, events record.Event
 		nodes:    &nodeLister{},
 		metrics:  m,
 	}
-	s.guarded = kube.GuardEndpointSlices(api, kube.GuardOptions{WriteOptions: kube.WriteOptions{
-		Manager: manager, Guard: askGuard, OnWrite: m.wrote,
-	}})
+	writes.Guard, writes.OnWrite = askGuard, m.wrote
+	s.guarded = kube.GuardEndpointSlices(api, kube.GuardOptions{WriteOptions: writes})
 	s.lib = endpointslice.NewReconciler(s.guarded, s.nodes, cfg.MaxEndpointsPerSlice, s.tracker, nil, events, managedBy,
 		endpointslice.WithPreferSameTrafficDistributionEnabled(true))
 	return s

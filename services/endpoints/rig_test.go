@@ -195,7 +195,7 @@ func (r *rig) start(maximum int32) {
 	}
 	r.reg = prometheus.NewRegistry()
 	r.events = record.NewFakeRecorder(1000)
-	r.role = newEndpointSlices(api.Client(), policy{MaxEndpointsPerSlice: maximum}, r.events, newMetrics(r.reg))
+	r.role = newEndpointSlices(api.Client(), kube.WriteOptions{Manager: manager}, policy{MaxEndpointsPerSlice: maximum}, r.events, newMetrics(r.reg))
 	r.claim()
 }
 

@@ -41,7 +41,7 @@ func Run(ctx context.Context, env *process.Env) error {
 	librarymetrics.RegisterMetrics()
 	env.Telemetry.Gather(legacyregistry.DefaultGatherer)
 
-	s := newEndpointSlices(edges.API.Client(), cfg.Policy, events, newMetrics(env.Registry))
+	s := newEndpointSlices(edges.API.Client(), edges.WriteOptions(cfg.Controller), cfg.Policy, events, newMetrics(env.Registry))
 	return edges.Run(ctx, cfg.Controller, s.definition())
 }
 

@@ -14,6 +14,7 @@ func Render(w io.Writer, s Status) error {
 	fmt.Fprintf(t, "cluster %s\tpartitions %d\tbus %s\n\n", s.Cluster, s.Partitions, s.Bus)
 	renderRoles(t, s.Roles)
 	renderMembers(t, s.Roles)
+	renderRates(t, s.Roles)
 	renderKinds(t, s.Kinds)
 	renderLetters(t, s.DeadLetters)
 	if err := t.Flush(); err != nil {
@@ -54,6 +55,19 @@ func renderMembers(w io.Writer, roles []RoleStatus) {
 		}
 	}
 	fmt.Fprintln(w)
+}
+
+func renderRates(w io.Writer, roles []RoleStatus) {
+	head := "LIMIT\tROLE\tPER SECOND\tBURST\tTOKENS\tSPENT\tLAST TAKER\tWAITING\tPROBLEM\n"
+	for _, r := range roles {
+		for _, l := range r.Rates {
+			fmt.Fprintf(w, "%s%s\t%s\t%g\t%g\t%d\t%d\t%s\t%d\t%s\n", head, l.Scope, r.Role, l.PerSecond, l.Burst, l.Tokens, l.Spent, l.Taker, l.Waiting, l.Problem)
+			head = ""
+		}
+	}
+	if head == "" {
+		fmt.Fprintln(w)
+	}
 }
 
 func renderKinds(w io.Writer, kinds []KindStatus) {

@@ -42,6 +42,8 @@ type RoleStatus struct {
 	Backlog int64 `json:"backlog"`
 	// OldestSeconds is how long the key has waited that waits longest.
 	OldestSeconds float64 `json:"oldestSeconds"`
+	// Rates are the limits that the role's members share.
+	Rates []RateStatus `json:"rates,omitempty"`
 	// Heaviest are the partitions with the most objects, heaviest first.
 	Heaviest []UnitStatus `json:"heaviest,omitempty"`
 }
@@ -67,6 +69,22 @@ type UnitStatus struct {
 	Queued        uint64  `json:"queued"`
 	OldestSeconds float64 `json:"oldestSeconds"`
 	Reconciles    uint64  `json:"reconciles"`
+}
+
+// RateStatus is one token bucket, as the member knows it that saw most spent.
+type RateStatus struct {
+	Scope string `json:"scope"`
+	// PerSecond and Burst are the limit in force, in tokens/s and tokens; Tokens
+	// is how many there are.
+	PerSecond float64 `json:"perSecond"`
+	Burst     float64 `json:"burst"`
+	Tokens    uint64  `json:"tokens"`
+	// Spent counts the tokens taken since the bucket was made, Taker took the last.
+	Spent uint64 `json:"spent"`
+	Taker string `json:"taker,omitempty"`
+	// Waiting is how many callers wait for a token, over all members.
+	Waiting uint64 `json:"waiting"`
+	Problem string `json:"problem,omitempty"`
 }
 
 // KindStatus is one kind, as the member knows it that is furthest behind.
@@ -186,6 +204,31 @@ func (r *RoleStatus) add(m *millracev1.MemberStatus, now time.Time) {
 		})
 	}
 	r.Members = append(r.Members, out)
+	for _, said := range m.GetRates() {
+		r.addRate(said)
+	}
+}
+
+// addRate keeps, of what members say of one bucket, what is newest: spent only
+// grows.
+func (r *RoleStatus) addRate(said *millracev1.RateStatus) {
+	now := RateStatus{
+		Scope: said.GetScope(), PerSecond: said.GetRate(), Burst: said.GetBurst(), Tokens: said.GetTokens(),
+		Spent: said.GetSpent(), Taker: said.GetTaker(), Waiting: said.GetWaiting(), Problem: said.GetProblem(),
+	}
+	for i := range r.Rates {
+		have := &r.Rates[i]
+		if have.Scope != now.Scope {
+			continue
+		}
+		waiting, problem := have.Waiting+now.Waiting, cmp.Or(have.Problem, now.Problem)
+		if now.Spent > have.Spent {
+			*have = now
+		}
+		have.Waiting, have.Problem = waiting, problem
+		return
+	}
+	r.Rates = append(r.Rates, now)
 }
 
 // finish adds up what the members said. The watcher's units are kinds, of which

@@ -73,6 +73,25 @@ func TestStatusAddsUpWhatMembersSay(t *testing.T) {
 	}
 }
 
+func TestStatusShowsSharedLimits(t *testing.T) {
+	a, b := member("endpoints", "a"), member("endpoints", "b")
+	a.Rates = []*millracev1.RateStatus{{Scope: "write", Rate: 20, Burst: 30, Tokens: 7, Spent: 100, Taker: "b", Waiting: 2}}
+	b.Rates = []*millracev1.RateStatus{{Scope: "write", Rate: 20, Burst: 30, Tokens: 4, Spent: 103, Taker: "a", Waiting: 1, Problem: "NATS is away"}}
+	var s Status
+	s.add([]*millracev1.MemberStatus{a, b, member("watcher", "w")}, now)
+	want := []RateStatus{{Scope: "write", PerSecond: 20, Burst: 30, Tokens: 4, Spent: 103, Taker: "a", Waiting: 3, Problem: "NATS is away"}}
+	if diff := cmp.Diff(want, s.Roles[0].Rates); diff != "" {
+		t.Errorf("limits (-want +got):\n%s", diff)
+	}
+	var out bytes.Buffer
+	if err := Render(&out, s); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "LAST TAKER") || strings.Count(out.String(), "LAST TAKER") != 1 || !strings.Contains(out.String(), "103") {
+		t.Errorf("the table is\n%s", out.String())
+	}
+}
+
 func TestRenderNamesWhatIsMissing(t *testing.T) {
 	s := Status{Cluster: "default", Partitions: 4, Bus: "ok"}
 	m := member("endpoints", "a", unit("0", 10, 0))

@@ -23,6 +23,15 @@ type Config struct {
 	// Unit and source as above.
 	DestructiveAge time.Duration `split_words:"true" default:"5s"`
 
+	// WriteQPS is how many writes per second all replicas of the role make
+	// together, beside what each may ask of the API server (MILLRACE_KUBE_QPS).
+	// Unit: writes/s; 0: no limit. Default: none; upstream has none.
+	WriteQPS float64 `split_words:"true" default:"0"`
+
+	// WriteBurst is how many of them they may make at once.
+	// Unit: writes; 0: a second's worth, at least 1. Default: ours.
+	WriteBurst int `split_words:"true" default:"0"`
+
 	// WriteWait is how long a key waits to see its own writes come back before
 	// it reads live instead.
 	// Unit: Go duration. Default: ours; bookmarks, which tell of writes that
@@ -38,6 +47,24 @@ type Config struct {
 	// it, give or take a quarter.
 	// Unit: Go duration. Default: architecture section 5.
 	SweepEvery time.Duration `split_words:"true" default:"24h"`
+}
+
+// What a write limit may be. Source: ours; a write an hour is as good as none,
+// and no API server takes a million a second.
+const (
+	minWriteQPS   = 0.0003
+	maxWriteQPS   = 1e6
+	maxWriteBurst = 1_000_000
+)
+
+// WriteLimit returns the rate, in writes/s, and the burst, in writes, of all
+// replicas together; limited is false if there is none.
+func (c Config) WriteLimit() (rate float64, burst int, limited bool) {
+	burst = c.WriteBurst
+	if burst == 0 {
+		burst = max(1, int(c.WriteQPS))
+	}
+	return c.WriteQPS, burst, c.WriteQPS > 0
 }
 
 // The values of Config.Mode.
@@ -63,6 +90,10 @@ func (c Config) Validate() error {
 		return fmt.Errorf("MILLRACE_CONTROLLER_MODE is %q; it must be active or shadow", c.Mode)
 	case c.DestructiveAge > c.HarmlessAge:
 		return fmt.Errorf("MILLRACE_CONTROLLER_DESTRUCTIVE_AGE is %s; it must not exceed the harmless age, %s", c.DestructiveAge, c.HarmlessAge)
+	case c.WriteQPS != 0 && !(c.WriteQPS >= minWriteQPS && c.WriteQPS <= maxWriteQPS):
+		return fmt.Errorf("MILLRACE_CONTROLLER_WRITE_QPS is %g; it must be 0, for none, or %g to %g writes per second", c.WriteQPS, minWriteQPS, maxWriteQPS)
+	case c.WriteBurst < 0 || c.WriteBurst > maxWriteBurst:
+		return fmt.Errorf("MILLRACE_CONTROLLER_WRITE_BURST is %d; it must be 0, for a second's worth, or 1 to %d writes", c.WriteBurst, maxWriteBurst)
 	}
 	for _, d := range []struct {
 		name  string

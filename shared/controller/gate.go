@@ -126,6 +126,7 @@ func (p *Partition) stop() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taking = false
+	p.drain()
 	idle := make(chan struct{})
 	if p.running == 0 {
 		close(idle)

@@ -44,7 +44,8 @@ type Cause struct {
 type Partition struct {
 	c      *Controller
 	grant  Grant
-	ctx    context.Context // ends with the claim: that of every Reconcile
+	ctx    context.Context    // ends with the claim: that of every Reconcile
+	drain  context.CancelFunc // ends what UntilDraining returns
 	log    *slog.Logger
 	begun  time.Time
 	cache  *cache.Cache
@@ -161,8 +162,9 @@ func (p *Partition) Changed(key event.Key) (Cause, bool) { return p.ledger.cause
 func (p *Partition) Shadow() bool { return p.c.cfg.Mode == ModeShadow }
 
 func newPartition(ctx context.Context, c *Controller, g Grant) *Partition {
+	draining, drain := context.WithCancel(ctx)
 	p := &Partition{
-		c: c, grant: g, ctx: ctx, begun: time.Now(), closed: time.Now(),
+		c: c, grant: g, ctx: context.WithValue(ctx, drainingKey{}, draining), drain: drain, begun: time.Now(), closed: time.Now(),
 		log:    c.log.With("partition", g.Index(), "epoch", g.Epoch()),
 		ledger: newLedger(),
 		wake:   make(chan struct{}, 1),

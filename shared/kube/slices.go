@@ -305,12 +305,14 @@ func (s *SliceSession) create(slice *discoveryv1.EndpointSlice) (*discoveryv1.En
 
 func (s *SliceSession) tryCreate(slice *discoveryv1.EndpointSlice) (*discoveryv1.EndpointSlice, error) {
 	after := slice.DeepCopy()
-	if s.isShadow() {
+	ctx, cancel, shadow, err := s.sending()
+	if err != nil {
+		return nil, fmt.Errorf("creating slice %s/%s: %w", slice.Namespace, slice.Name, err)
+	}
+	defer cancel()
+	if shadow {
 		after.UID, after.ResourceVersion, after.Generation = types.UID("shadow-"+slice.Name), "1", 1
 	} else {
-		ctx, cancel := s.context()
-		defer cancel()
-		var err error
 		after, err = s.slices().Create(ctx, slice, metav1.CreateOptions{FieldManager: s.opts.Manager})
 		if err != nil {
 			ref := Ref{Kind: EndpointSlices, Key: event.Key{Namespace: slice.Namespace, Name: slice.Name}}
@@ -354,11 +356,14 @@ func (s *SliceSession) update(slice *discoveryv1.EndpointSlice) (*discoveryv1.En
 		return nil, malformed("updating slice %s/%s: %w", slice.Namespace, slice.Name, err)
 	}
 	after := slice.DeepCopy()
-	if s.isShadow() {
+	ctx, cancel, shadow, err := s.sending()
+	if err != nil {
+		return nil, fmt.Errorf("updating slice %s/%s: %w", slice.Namespace, slice.Name, err)
+	}
+	defer cancel()
+	if shadow {
 		after.Generation++
 	} else {
-		ctx, cancel := s.context()
-		defer cancel()
 		after, err = s.slices().Update(ctx, slice, metav1.UpdateOptions{FieldManager: s.opts.Manager})
 		if err != nil {
 			ref := Ref{EndpointSlices, event.Key{Namespace: slice.Namespace, Name: slice.Name}, string(slice.UID), base}
@@ -439,9 +444,12 @@ func (s *SliceSession) remove(name string, opts metav1.DeleteOptions) error {
 		return malformed("deleting slice %s/%s: %w", before.Namespace, name, err)
 	}
 	opts.Preconditions = deleteOptions(ref, nil).Preconditions
-	if !s.isShadow() {
-		ctx, cancel := s.context()
-		defer cancel()
+	ctx, cancel, shadow, err := s.sending()
+	if err != nil {
+		return fmt.Errorf("deleting slice %s/%s: %w", before.Namespace, name, err)
+	}
+	defer cancel()
+	if !shadow {
 		// Gone already is what was wanted; another UID is not.
 		if err := s.slices().Delete(ctx, name, opts); err != nil && !apierrors.IsNotFound(err) {
 			return s.sent(VerbDelete, ref, nil, fmt.Errorf("deleting slice %s: %w", ref.Key, sortWrite(err)))
@@ -475,6 +483,18 @@ func (s *SliceSession) isShadow() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.shadow
+}
+
+// sending waits for the allowance of one write; see WriteOptions.
+func (s *SliceSession) sending() (ctx context.Context, cancel context.CancelFunc, shadow bool, err error) {
+	ctx, cancel, shadow, err = s.opts.sending(s.ctx, s.isShadow())
+	if err != nil {
+		return nil, nil, false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shadow = s.shadow || shadow
+	return ctx, cancel, shadow, nil
 }
 
 func (s *SliceSession) context() (context.Context, context.CancelFunc) {

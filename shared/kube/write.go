@@ -51,6 +51,10 @@ type Write struct {
 type WriteOptions struct {
 	// Manager is the field manager: "millrace-<role>".
 	Manager string
+	// Allowance is waited for once per write, between two questions of Guard: what
+	// Guard refuses costs none, and a wait may outlast what Guard has allowed. Nil:
+	// nothing is waited for. What is not sent needs none.
+	Allowance Allowance
 	// Guard is asked before every write and again at the wire; nil allows all.
 	// With ErrShadow the write is treated as under Shadow.
 	Guard Guard
@@ -62,7 +66,8 @@ type WriteOptions struct {
 	// OnFail is told of every write that was sent and that the API server did
 	// not take, as far as we know; its Ref is the object before. May be nil.
 	OnFail func(Write, error)
-	// Timeout bounds one write, the wait for the rate limiter included. Zero:
+	// Timeout bounds one write, the wait for the client's own rate limiter
+	// included, that for the Allowance not. Zero:
 	// the RequestTimeout of the API's Config; for a slice session 10 s.
 	Timeout time.Duration
 }
@@ -306,8 +311,7 @@ func (w *Writer) begin(ctx context.Context) (sending context.Context, cancel con
 	if shadow, err = w.opts.ask(ctx); err != nil {
 		return nil, nil, false, err
 	}
-	sending, cancel = context.WithTimeout(WithGuard(ctx, w.opts.Guard), w.opts.Timeout)
-	return sending, cancel, shadow, nil
+	return w.opts.sending(ctx, shadow)
 }
 
 // ask asks the guard and returns whether the write is only intended.

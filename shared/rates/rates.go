@@ -73,6 +73,7 @@ type Rates struct {
 	seed uint64 // of this member's luck
 
 	mu      sync.Mutex
+	some    chan struct{}      // closed when there is a bucket
 	buckets map[string]*Bucket // by key
 	order   []*Bucket
 	running context.Context //nolint:containedctx // buckets that come later end with it
@@ -86,7 +87,7 @@ func New(cfg Config, store Store, wire Wire, log *slog.Logger, reg prometheus.Re
 	}
 	return &Rates{
 		cfg: cfg, store: store, wire: wire, log: log.With("role", cfg.Role), metrics: newMetrics(reg),
-		boot: clock.Boot, seed: rand.Uint64(), buckets: make(map[string]*Bucket),
+		boot: clock.Boot, seed: rand.Uint64(), some: make(chan struct{}), buckets: make(map[string]*Bucket),
 	}
 }
 
@@ -103,6 +104,9 @@ func (r *Rates) Bucket(scope string, rate float64, burst int) *Bucket {
 	}
 	b := newBucket(r, scope, key, limit{rate, float64(burst)})
 	r.buckets[key] = b
+	if len(r.order) == 0 {
+		close(r.some)
+	}
 	r.order = append(r.order, b)
 	if r.running != nil && r.running.Err() == nil {
 		r.tasks.Go(func() { b.serve(r.running) })
@@ -118,9 +122,13 @@ func (r *Rates) Run(ctx context.Context) {
 		r.tasks.Go(func() { b.serve(ctx) })
 	}
 	r.mu.Unlock()
-	// What is followed is only news: who knows of a write at once need not find
-	// out by being refused, and counts from then on.
-	_ = r.store.Follow(ctx, event.Token(r.cfg.Role)+".>", news{r}) // ends with ctx only
+	select {
+	case <-r.some:
+		// What is followed is only news: who knows of a write at once need not find
+		// out by being refused, and counts from then on.
+		_ = r.store.Follow(ctx, event.Token(r.cfg.Role)+".>", news{r}) // ends with ctx only
+	case <-ctx.Done():
+	}
 	<-ctx.Done()
 	r.mu.Lock() // nothing is started after this
 	defer r.mu.Unlock()

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/lease"
 	"github.com/millrace-io/millrace/shared/process"
+	"github.com/millrace-io/millrace/shared/rates"
 )
 
 // Edges are a role's connections.
@@ -33,6 +34,7 @@ type Edges struct {
 	host    string
 	started time.Time
 	missing atomic.Pointer[string] // what the bus lacks; nil: not asked yet
+	rates   *rates.Rates
 }
 
 // Connect opens both edges under the name of a role. Neither has to be there
@@ -50,6 +52,7 @@ func Connect(ctx context.Context, env *process.Env, name string, b bus.Config, k
 	}
 	kube.RegisterQueueMetrics(env.Telemetry.Registry)
 	e := &Edges{Bus: events, API: api, env: env, name: name, host: hostname(), started: time.Now()}
+	e.rates = rates.New(rates.Config{Role: name, Taker: e.host}, events.KV(bus.Rates), events, env.Log, env.Registry)
 	env.Health.Ready("bus", e.busReady)
 	return e, nil
 }
@@ -130,6 +133,7 @@ func (e *Edges) Run(ctx context.Context, cfg controller.Config, def controller.D
 	}
 	l := e.Lease(units, c.Joinable(), c.Status)
 	e.env.Health.Ready("controller", c.Ready)
+	defer e.serveRates(ctx)()
 	return controller.Serve(ctx, c, l)
 }
 
@@ -152,6 +156,7 @@ func (e *Edges) status(member string, s *millracev1.MemberStatus) []byte {
 		Id: member, Role: e.name, Host: e.host, Version: e.env.Version, Started: timestamppb.New(e.started),
 	}
 	s.NotReady = e.env.Health.Missing()
+	s.Rates = e.rates.Status()
 	s.ResidentBytes = residentBytes()
 	b, err := proto.Marshal(s)
 	if err != nil {

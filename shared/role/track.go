@@ -24,7 +24,7 @@ type Partition interface {
 // reconcile:
 //
 //	track := &role.Track{Partition: p, Key: key, Rule: "taint"}
-//	writer := api.Writer(track.Options(manager))
+//	writer := api.Writer(track.Options(edges.WriteOptions(cfg.Controller)))
 type Track struct {
 	Partition Partition
 	Key       event.Key
@@ -39,9 +39,11 @@ type Track struct {
 	shadowed atomic.Bool
 }
 
-// Options returns what a kube.Writer takes.
-func (t *Track) Options(manager string) kube.WriteOptions {
-	return kube.WriteOptions{Manager: manager, Guard: t.Guard, OnWrite: t.Wrote, OnFail: t.Failed}
+// Options returns what a kube.Writer takes; of is what all writes of the role
+// share: see Edges.WriteOptions.
+func (t *Track) Options(of kube.WriteOptions) kube.WriteOptions {
+	of.Guard, of.OnWrite, of.OnFail = t.Guard, t.Wrote, t.Failed
+	return of
 }
 
 // Guard asks the frame; in shadow mode it says so in the edge's words.

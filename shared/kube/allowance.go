@@ -1,0 +1,33 @@
+package kube
+
+import "context"
+
+// Allowance waits until one more write may be made, at most until ctx ends. What
+// it returns is asked at the wire, because an allowance does not last.
+type Allowance func(ctx context.Context) (valid func() error, err error)
+
+// sending returns the context to send one write with, after the guard has been
+// asked: it has waited for the allowance, bounds the rest by Timeout, and asks
+// guard and allowance at the wire. shadow: nothing is to be sent.
+func (o WriteOptions) sending(ctx context.Context, shadow bool) (context.Context, context.CancelFunc, bool, error) {
+	guard := o.Guard
+	if o.Allowance != nil && !shadow {
+		valid, err := o.Allowance(ctx)
+		if err != nil {
+			return nil, nil, false, refused(err)
+		}
+		if shadow, err = o.ask(ctx); err != nil {
+			return nil, nil, false, err
+		}
+		guard = func(ctx context.Context) error {
+			if o.Guard != nil {
+				if err := o.Guard(ctx); err != nil {
+					return err
+				}
+			}
+			return valid() // last: it is the one that runs out by the millisecond
+		}
+	}
+	ctx, cancel := context.WithTimeout(WithGuard(ctx, guard), o.Timeout)
+	return ctx, cancel, shadow, nil
+}
