@@ -3,6 +3,7 @@ package watcher
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -395,10 +396,9 @@ func TestABookmarkAskedForTooSoonComesAfterTheGap(t *testing.T) {
 		r.api.list()
 		r.after(2100 * time.Millisecond)
 		last := func() event.Message {
-			marks := r.bus.marks()
-			for i := len(marks) - 1; i >= 0; i-- {
-				if marks[i].Slice == 2 {
-					return marks[i]
+			for _, m := range slices.Backward(r.bus.marks()) {
+				if m.Slice == 2 {
+					return m
 				}
 			}
 			return event.Message{}
