@@ -111,7 +111,7 @@ type source struct {
 	// example has the type that the source yields.
 	example runtime.Object
 	list    func(ctx context.Context, namespace string, opts metav1.ListOptions) (runtime.Object, error)
-	watch   func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+	watch   func(ctx context.Context, namespace string, opts metav1.ListOptions) (watch.Interface, error)
 	get     func(ctx context.Context, key event.Key) (runtime.Object, error)
 }
 
@@ -141,9 +141,9 @@ func typedSource(kind event.Kind, t typedKind, c rest.Interface) source {
 			err := c.Get().Namespace(namespace).Resource(resource).VersionedParams(&opts, scheme.ParameterCodec).Do(ctx).Into(list)
 			return list, err
 		},
-		watch: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+		watch: func(ctx context.Context, namespace string, opts metav1.ListOptions) (watch.Interface, error) {
 			opts.Watch = true
-			r := c.Get().Resource(resource).VersionedParams(&opts, scheme.ParameterCodec)
+			r := c.Get().Namespace(namespace).Resource(resource).VersionedParams(&opts, scheme.ParameterCodec)
 			if opts.TimeoutSeconds != nil {
 				r = r.Timeout(time.Duration(*opts.TimeoutSeconds) * time.Second)
 			}
@@ -164,7 +164,9 @@ func metadataSource(kind event.Kind, gvr schema.GroupVersionResource, client met
 		list: func(ctx context.Context, namespace string, opts metav1.ListOptions) (runtime.Object, error) {
 			return c.Namespace(namespace).List(ctx, opts)
 		},
-		watch: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) { return c.Watch(ctx, opts) },
+		watch: func(ctx context.Context, namespace string, opts metav1.ListOptions) (watch.Interface, error) {
+			return c.Namespace(namespace).Watch(ctx, opts)
+		},
 		get: func(ctx context.Context, key event.Key) (runtime.Object, error) {
 			return c.Namespace(key.Namespace).Get(ctx, key.Name, metav1.GetOptions{})
 		},

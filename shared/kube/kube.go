@@ -52,8 +52,10 @@ type Config struct {
 	// ReadIdle is the silence on a connection after which it is pinged, and
 	// PingTimeout how long the answer may take before the connection is given
 	// up. Whole seconds. Defaults: ours; client-go's 30 s and 15 s would let a
-	// dead server look alive for longer than a destructive act may be stale.
-	ReadIdle    time.Duration `split_words:"true" default:"5s"`
+	// dead server look alive for longer than a destructive act may be stale, and
+	// where no node beats an answered ping is the only proof that a beat would
+	// have been heard.
+	ReadIdle    time.Duration `split_words:"true" default:"1s"`
 	PingTimeout time.Duration `split_words:"true" default:"3s"`
 }
 
@@ -99,7 +101,7 @@ func (c Config) withDefaults() Config {
 		c.RequestTimeout = 10 * time.Second
 	}
 	if c.ReadIdle == 0 {
-		c.ReadIdle = 5 * time.Second
+		c.ReadIdle = time.Second
 	}
 	if c.PingTimeout == 0 {
 		c.PingTimeout = 3 * time.Second

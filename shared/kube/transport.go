@@ -61,6 +61,7 @@ func (s *sender) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	s.clock.observe(resp.Header.Get("Date"), sent, time.Now())
+	resp.Body = through(req.Context(), resp.Body)
 	if write {
 		resp.Header.Del("Retry-After")
 	}
@@ -121,8 +122,6 @@ func (c *heardConn) Read(b []byte) (int, error) {
 	}
 	return n, err
 }
-
-func (c *heardConn) heard() time.Time { return started.Add(time.Duration(c.last.Load())) }
 
 // dialHeard wraps every connection in a heardConn. Timeouts are client-go's.
 func dialHeard(dial dialer) dialer {

@@ -71,6 +71,7 @@ var retry = backoff.Policy{Base: 250 * time.Millisecond, Max: 5 * time.Second}
 type Watch struct {
 	api          *API
 	kind         event.Kind
+	namespace    string // empty: all
 	metadataOnly bool
 	events       Events
 	log          *slog.Logger
@@ -94,6 +95,7 @@ type status struct {
 	calling     bool
 	problem     string
 	conn        *heardConn // what the watch runs on
+	stream      *heardStream
 }
 
 // NewWatch prepares to watch a kind; metadataOnly asks for PartialObjectMetadata
@@ -106,6 +108,12 @@ func (a *API) NewWatch(kind event.Kind, metadataOnly bool, events Events) *Watch
 		log: a.log.With("kind", string(kind)), seed: h.Sum64(),
 		relist: make(chan struct{}, 1),
 	}
+}
+
+// In narrows the watch to one namespace, and returns it. Before Run.
+func (w *Watch) In(namespace string) *Watch {
+	w.namespace = namespace
+	return w
 }
 
 // Watch is NewWatch and Run, for who needs no status.
@@ -231,16 +239,17 @@ func (w *Watch) Absent() bool {
 	return w.status.absent
 }
 
-// Proof returns when the watch last proved to live: bytes arrived on its
-// connection, be they an event or the answer to a ping (sent after 5 s of
-// silence). Zero while no watch is open or the transport does not tell.
+// Proof returns up to when everything that the server had sent has been taken
+// from the watch and passed on, but for the event or two that are being passed on
+// right now. Bytes prove it: an event, or the answer to a ping (sent after a
+// second of silence). Zero while no watch is open or the transport does not tell.
 func (w *Watch) Proof() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.status.established || w.status.conn == nil {
 		return time.Time{}
 	}
-	return w.status.conn.heard()
+	return w.status.stream.heard(w.status.conn, w.status.calling)
 }
 
 func (w *Watch) note(change func(*status)) {
@@ -345,7 +354,7 @@ func (w *Watch) nudge(ctx context.Context, src source) {
 				continue
 			}
 			read, cancel := context.WithTimeout(ctx, w.api.cfg.RequestTimeout)
-			_, _ = src.list(read, metav1.NamespaceAll, metav1.ListOptions{Limit: 1}) // it fails as the watch will
+			_, _ = src.list(read, w.namespace, metav1.ListOptions{Limit: 1}) // it fails as the watch will
 			cancel()
 		}
 	}
@@ -383,7 +392,7 @@ func (l *watcher) Watch(opts metav1.ListOptions) (watch.Interface, error) {
 // which may be any age.
 func (l *watcher) ListWithContext(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 	opts.ResourceVersion, opts.ResourceVersionMatch = "", ""
-	list, err := l.source.list(ctx, metav1.NamespaceAll, opts)
+	list, err := l.source.list(ctx, l.w.namespace, opts)
 	l.w.note(func(s *status) {
 		if err != nil {
 			s.problem = err.Error()
@@ -405,7 +414,9 @@ func (l *watcher) WatchWithContext(ctx context.Context, opts metav1.ListOptions)
 		opts.ResourceVersion = ""
 	}
 	var conn *heardConn
-	inner, err := l.source.watch(traceConn(ctx, func(c *heardConn) { conn = c }), opts)
+	stream := newHeardStream()
+	traced := traceConn(withStream(ctx, stream), func(c *heardConn) { conn = c })
+	inner, err := l.source.watch(traced, l.w.namespace, opts)
 	l.w.note(func(s *status) {
 		if err != nil {
 			s.established, s.problem = false, err.Error()
@@ -415,7 +426,7 @@ func (l *watcher) WatchWithContext(ctx context.Context, opts metav1.ListOptions)
 		if s.synced {
 			s.problem = "" // else it stays until the list has come
 		}
-		s.heard, s.conn = time.Now(), conn
+		s.heard, s.conn, s.stream = time.Now(), conn, stream
 		s.opened, s.spoke = s.heard, false
 	})
 	if err != nil {
