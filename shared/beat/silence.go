@@ -172,6 +172,21 @@ func (s *Silence) Deadline(node string, grace time.Duration) (time.Duration, boo
 	return s.received + grace - b.Age, true
 }
 
+// Next returns the earliest deadline after now; false if none lies ahead. grace
+// says how long each node may be silent.
+func (s *Silence) Next(grace func(Beat) time.Duration, now time.Duration) (time.Duration, bool) {
+	var next time.Duration
+	found := false
+	for i := range s.digest.Beats {
+		b := &s.digest.Beats[i]
+		at := s.received + grace(*b) - b.Age
+		if at > now && (!found || at < next) {
+			next, found = at, true
+		}
+	}
+	return next, found
+}
+
 // All returns what the last digest that counted told, by name, ascending. The
 // caller must not change it.
 func (s *Silence) All() []Beat { return s.digest.Beats }
