@@ -16,6 +16,7 @@ func Render(w io.Writer, s Status) error {
 	renderMembers(t, s.Roles)
 	renderRates(t, s.Roles)
 	renderKinds(t, s.Kinds)
+	renderHeartbeats(t, s.Heartbeats)
 	renderLetters(t, s.DeadLetters)
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("writing status: %w", err)
@@ -79,6 +80,14 @@ func renderKinds(w io.Writer, kinds []KindStatus) {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%s\n", k.Kind, k.Role, synced, seconds(k.AgeSeconds), k.Upto, k.Objects, k.Problem)
 	}
+}
+
+func renderHeartbeats(w io.Writer, h *Heartbeats) {
+	if h == nil {
+		return
+	}
+	fmt.Fprintln(w, "\nHEARTBEATS OF\tOLDEST\tLARGEST DIGEST\tPROBLEM")
+	fmt.Fprintf(w, "%d nodes\t%s\t%d bytes\t%s\n", h.Nodes, seconds(h.OldestSeconds), h.DigestBytes, h.Problem)
 }
 
 func renderLetters(w io.Writer, letters []DeadLetter) {

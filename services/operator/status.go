@@ -26,6 +26,8 @@ type Status struct {
 	Bus        string       `json:"bus"` // "ok", or what is wrong
 	Roles      []RoleStatus `json:"roles"`
 	Kinds      []KindStatus `json:"kinds"`
+	// Heartbeats are told of by the watcher that holds nodes.
+	Heartbeats *Heartbeats `json:"heartbeats,omitempty"`
 	// DeadLetters are keys that cannot be processed.
 	DeadLetters []DeadLetter `json:"deadLetters,omitempty"`
 }
@@ -97,6 +99,16 @@ type KindStatus struct {
 	Synced     bool    `json:"synced"`
 	Absent     bool    `json:"absent,omitempty"`
 	Problem    string  `json:"problem,omitempty"`
+}
+
+// Heartbeats is how the beats of nodes are followed.
+type Heartbeats struct {
+	Nodes         uint64  `json:"nodes"`
+	OldestSeconds float64 `json:"oldestSeconds"`
+	// DigestBytes is the size of the largest partition's last digest.
+	DigestBytes uint64 `json:"digestBytes"`
+	// Problem is why nobody can judge by the digests; empty while they can.
+	Problem string `json:"problem,omitempty"`
 }
 
 // DeadLetter is one key that cannot be processed.
@@ -181,6 +193,11 @@ func (s *Status) add(members []*millracev1.MemberStatus, now time.Time) {
 		s.Roles[len(s.Roles)-1].add(m, now)
 		for _, k := range m.GetKinds() {
 			s.addKind(role, k)
+		}
+		if h := m.GetHeartbeats(); h != nil {
+			s.Heartbeats = &Heartbeats{
+				Nodes: h.GetNodes(), OldestSeconds: h.GetOldest().AsDuration().Seconds(), DigestBytes: h.GetDigestBytes(), Problem: h.GetProblem(),
+			}
 		}
 	}
 	for i := range s.Roles {

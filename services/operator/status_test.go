@@ -92,6 +92,24 @@ func TestStatusShowsSharedLimits(t *testing.T) {
 	}
 }
 
+func TestStatusHasALineOnHeartbeats(t *testing.T) {
+	w := member("watcher", "w", unit("nodes", 3, 0))
+	w.Heartbeats = &millracev1.HeartbeatStatus{
+		Nodes: 65000, Oldest: durationpb.New(9800 * time.Millisecond), DigestBytes: 150000, Problem: "no digest for 4s",
+	}
+	s := Status{}
+	s.add([]*millracev1.MemberStatus{member("watcher", "v"), w}, now)
+	var out bytes.Buffer
+	if err := Render(&out, s); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"65000 nodes", "9.8s", "150000 bytes", "no digest for 4s"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the status does not say %q:\n%s", want, out.String())
+		}
+	}
+}
+
 func TestRenderNamesWhatIsMissing(t *testing.T) {
 	s := Status{Cluster: "default", Partitions: 4, Bus: "ok"}
 	m := member("endpoints", "a", unit("0", 10, 0))

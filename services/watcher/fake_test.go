@@ -39,6 +39,7 @@ type fakeStream struct {
 	changes  []chan struct{}
 	answers  map[string]func([]byte) []byte
 	letters  map[event.Key]string
+	digests  map[int][]byte  // the last ones
 	sent     []event.Message // every message stored, in order
 	ttl      map[event.Key]time.Duration
 	attempts int
@@ -51,7 +52,8 @@ func newFakeStream() *fakeStream {
 	return &fakeStream{
 		seq: 1000, last: map[string]event.Message{}, answers: map[string]func([]byte) []byte{},
 		letters: map[event.Key]string{}, state: bus.State{Connected: true, Generation: 1},
-		ttl: map[event.Key]time.Duration{}, gap: make(chan struct{}, 1),
+		digests: map[int][]byte{},
+		ttl:     map[event.Key]time.Duration{}, gap: make(chan struct{}, 1),
 	}
 }
 
@@ -216,6 +218,23 @@ func (f *fakeStream) ask(what, data string) string {
 	return string(f.answers[askSubject("test", testKind, what)]([]byte(data)))
 }
 
+func (f *fakeStream) PublishDigest(slice int, body []byte, done func(uint64, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.digests[slice] = body
+	f.seq++
+	go done(f.seq, nil)
+}
+
+func (f *fakeStream) LastDigest(_ context.Context, slice int) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if body, ok := f.digests[slice]; ok {
+		return body, nil
+	}
+	return nil, bus.ErrNone
+}
+
 func (f *fakeStream) DeadLetter(_ context.Context, l *millracev1.DeadLetter) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -258,6 +277,8 @@ func (f *fakeStream) live() string {
 type fakeServer struct {
 	mu      sync.Mutex
 	events  kube.Events
+	leases  kube.Events
+	proof   time.Time // zero: the server proves to live at every moment
 	alive   bool
 	absent  bool
 	relists int
@@ -266,9 +287,22 @@ type fakeServer struct {
 	version uint64
 }
 
-func (f *fakeServer) Watch(_ event.Kind, _ bool, events kube.Events) watch {
+func (f *fakeServer) Watch(kind event.Kind, _ string, _ bool, events kube.Events) watch {
+	if kind == heartbeats {
+		f.set(func() { f.leases = events })
+		return f
+	}
 	f.set(func() { f.events = events })
 	return f
+}
+
+func (f *fakeServer) Proof() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.proof.IsZero() {
+		return f.proof
+	}
+	return time.Now()
 }
 
 func (f *fakeServer) Get(_ context.Context, _ event.Kind, _ bool, key event.Key) (kube.Object, error) {

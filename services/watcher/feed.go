@@ -80,6 +80,9 @@ func (o *owner) limit() int {
 
 // Replaced implements kube.Events.
 func (o *owner) Replaced(version uint64, objects []kube.Object) {
+	if o.beats != nil {
+		o.beats.nodesReplaced(objects)
+	}
 	items := make([]item, len(objects))
 	for i := range objects {
 		items[i] = o.judge(objects[i], false)
@@ -91,6 +94,9 @@ func (o *owner) Replaced(version uint64, objects []kube.Object) {
 // Changed implements kube.Events.
 func (o *owner) Changed(obj kube.Object, deleted bool) {
 	o.metrics.events.Inc()
+	if o.beats != nil {
+		o.beats.nodeChanged(obj, deleted)
+	}
 	it := o.judge(obj, deleted)
 	o.send(func() { o.changed(it) })
 }

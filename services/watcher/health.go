@@ -15,6 +15,9 @@ func (h *holder) watchOver(health *telemetry.Health) (remove func()) {
 	removes := []func(){health.Ready("streams", h.keeper.state)}
 	for kind, k := range h.kinds {
 		removes = append(removes, health.Ready(string(kind), func() error { return k.status.ready(time.Now()) }))
+		if k.beats != nil {
+			removes = append(removes, health.Ready("heartbeats", func() error { return k.beats.status.ready(time.Now()) }))
+		}
 	}
 	return func() {
 		for _, f := range removes {
@@ -31,6 +34,9 @@ func (h *holder) memberStatus() *millracev1.MemberStatus {
 		if unit, kind := k.status.proto(now); kind != nil {
 			status.Partitions = append(status.Partitions, unit)
 			status.Kinds = append(status.Kinds, kind)
+		}
+		if k.beats != nil {
+			status.Heartbeats = cmp.Or(k.beats.status.proto(now), status.GetHeartbeats())
 		}
 	}
 	slices.SortFunc(status.GetPartitions(), func(a, b *millracev1.PartitionStatus) int {

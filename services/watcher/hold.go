@@ -32,6 +32,7 @@ type kindOf struct {
 	tombstones   time.Duration // how long one lives
 	metrics      *kindMetrics
 	status       *kindStatus
+	beats        *beats // of the kind nodes only
 }
 
 // holder publishes the kinds that the lease grants.
@@ -53,7 +54,11 @@ func (h *holder) publish(ctx context.Context, k kindOf, g grant) error {
 	k.status.take(g.Epoch())
 	defer k.status.giveUp()
 	defer k.metrics.idle()
-	var counter uint64 // of bookmarks: it must grow over all runs of an epoch
+	if k.beats != nil {
+		k.beats.status.take()
+		defer k.beats.giveUp()
+	}
+	var counter, digests uint64 // of bookmarks and digests: they must grow over all runs of an epoch
 	for failures := 0; !over(ctx, g); {
 		k.status.say("the streams are not in order")
 		if h.keeper.await(ctx, g.Draining()) != nil {
@@ -62,8 +67,14 @@ func (h *holder) publish(ctx context.Context, k kindOf, g grant) error {
 		begun := time.Now()
 		o := newOwner(k, checked{g, h.keeper}, h.bus, h.api, h.log, h.keeper.missing)
 		o.marks.base = counter
+		if o.beats != nil {
+			o.beats.base = digests
+		}
 		err := o.run(ctx)
 		counter = max(counter, o.marks.highest)
+		if o.beats != nil {
+			digests = o.beats.counter()
+		}
 		if over(ctx, g) {
 			break
 		}

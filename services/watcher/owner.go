@@ -80,12 +80,13 @@ type owner struct {
 	marks    marks
 	compares compares
 	fetches  fetches
+	beats    *beater // of the kind nodes only
 	poisoned map[event.Key]bool
 }
 
 func newOwner(k kindOf, g grant, b stream, api server, log *slog.Logger, missing func(error)) *owner {
 	p := b.Partitions()
-	return &owner{
+	o := &owner{
 		kind: k.kind, metadataOnly: k.metadataOnly, tombstones: k.tombstones, metrics: k.metrics, status: k.status,
 		grant: g, bus: b, api: api, missing: missing,
 		log:    log.With("kind", string(k.kind), "epoch", g.Epoch()),
@@ -94,6 +95,10 @@ func newOwner(k kindOf, g grant, b stream, api server, log *slog.Logger, missing
 		fetches:  fetches{open: make(map[event.Key]bool)},
 		poisoned: make(map[event.Key]bool),
 	}
+	if k.beats != nil {
+		o.beats = newBeater(o, k.beats)
+	}
+	return o
 }
 
 // run publishes until the grant is drained or lost, ctx ends, or something asks
@@ -112,9 +117,19 @@ func (o *owner) run(ctx context.Context) error {
 		return errLost
 	}
 	o.status.say("no list yet")
-	o.watch = o.api.Watch(o.kind, o.metadataOnly, o)
+	if o.beats != nil {
+		if err := o.beats.adopt(o); err != nil {
+			return err
+		}
+	}
+	o.watch = o.api.Watch(o.kind, "", o.metadataOnly, o)
 	stop := o.answer()
 	defer stop()
+	if o.beats != nil {
+		for _, task := range o.beats.start(ctx, o) {
+			o.tasks.Go(task)
+		}
+	}
 	o.tasks.Go(func() { _ = o.watch.Run(ctx) }) // ends with ctx only
 	o.tasks.Go(func() { o.follow(ctx) })
 	o.tasks.Go(func() { o.watchLink(ctx, generation) })

@@ -23,14 +23,17 @@ type stream interface {
 	Snapshot(ctx context.Context, kind event.Kind, fn func(event.Message)) error
 	Follow(ctx context.Context, f event.Feed, sink event.Sink, again <-chan struct{}) error
 	Answer(subject string, fn func(data []byte) []byte) (stop func(), err error)
+	PublishDigest(slice int, body []byte, done func(seq uint64, err error))
+	LastDigest(ctx context.Context, slice int) ([]byte, error)
 	DeadLetter(ctx context.Context, letter *millracev1.DeadLetter) error
 	ClearDeadLetter(ctx context.Context, role string, kind event.Kind, key event.Key) error
 }
 
 // server is what an owner needs of the API server.
 type server interface {
-	// Watch prepares to list and watch a kind; nothing runs yet.
-	Watch(kind event.Kind, metadataOnly bool, events kube.Events) watch
+	// Watch prepares to list and watch a kind, of one namespace or, if that is
+	// empty, of all; nothing runs yet.
+	Watch(kind event.Kind, namespace string, metadataOnly bool, events kube.Events) watch
 	// Get reads the newest state of one object; kube.ErrNotFound.
 	Get(ctx context.Context, kind event.Kind, metadataOnly bool, key event.Key) (kube.Object, error)
 }
@@ -41,13 +44,14 @@ type watch interface {
 	Relist()
 	Alive(now time.Time) (bool, string)
 	Absent() bool
+	Proof() time.Time
 }
 
 // apiServer makes *kube.API a server.
 type apiServer struct{ *kube.API }
 
-func (a apiServer) Watch(kind event.Kind, metadataOnly bool, events kube.Events) watch {
-	return a.NewWatch(kind, metadataOnly, events)
+func (a apiServer) Watch(kind event.Kind, namespace string, metadataOnly bool, events kube.Events) watch {
+	return a.NewWatch(kind, metadataOnly, events).In(namespace)
 }
 
 func (a apiServer) Get(ctx context.Context, kind event.Kind, metadataOnly bool, key event.Key) (kube.Object, error) {

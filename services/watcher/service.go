@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/process"
 	"github.com/millrace-io/millrace/shared/role"
 )
@@ -60,9 +61,13 @@ func kindsOf(cfg Kinds, reg prometheus.Registerer) map[event.Kind]kindOf {
 	kinds := make(map[event.Kind]kindOf)
 	for _, unit := range cfg.units() {
 		kind := event.Kind(unit)
-		kinds[kind] = kindOf{
+		k := kindOf{
 			kind: kind, metadataOnly: !withBody[kind], tombstones: cmp.Or(cfg.TombstoneLife, tombstoneLife), metrics: m.of(kind), status: &kindStatus{kind: kind},
 		}
+		if kind == kube.Nodes {
+			k.beats = newBeats(reg)
+		}
+		kinds[kind] = k
 	}
 	return kinds
 }

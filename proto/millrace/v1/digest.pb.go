@@ -9,6 +9,7 @@ package millracev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -137,11 +138,84 @@ func (x *Digest) GetAges() []uint32 {
 	return nil
 }
 
+// HeartbeatStatus describes what the watcher that holds nodes knows of their
+// heartbeats.
+type HeartbeatStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Nodes uint64                 `protobuf:"varint,1,opt,name=nodes,proto3" json:"nodes,omitempty"`
+	// How long the node has been silent that has been longest.
+	Oldest *durationpb.Duration `protobuf:"bytes,2,opt,name=oldest,proto3" json:"oldest,omitempty"`
+	// Size of the largest partition's last digest.
+	DigestBytes uint64 `protobuf:"varint,3,opt,name=digest_bytes,json=digestBytes,proto3" json:"digest_bytes,omitempty"`
+	// Why readers cannot judge by the digests; empty while they can.
+	Problem       string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeartbeatStatus) Reset() {
+	*x = HeartbeatStatus{}
+	mi := &file_millrace_v1_digest_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeartbeatStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeartbeatStatus) ProtoMessage() {}
+
+func (x *HeartbeatStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_digest_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeartbeatStatus.ProtoReflect.Descriptor instead.
+func (*HeartbeatStatus) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_digest_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *HeartbeatStatus) GetNodes() uint64 {
+	if x != nil {
+		return x.Nodes
+	}
+	return 0
+}
+
+func (x *HeartbeatStatus) GetOldest() *durationpb.Duration {
+	if x != nil {
+		return x.Oldest
+	}
+	return nil
+}
+
+func (x *HeartbeatStatus) GetDigestBytes() uint64 {
+	if x != nil {
+		return x.DigestBytes
+	}
+	return 0
+}
+
+func (x *HeartbeatStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 var File_millrace_v1_digest_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_digest_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/digest.proto\x12\vmillrace.v1\"\xd3\x01\n" +
+	"\x18millrace/v1/digest.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\"\xd3\x01\n" +
 	"\x06Digest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x18\n" +
 	"\acounter\x18\x02 \x01(\x04R\acounter\x12!\n" +
@@ -152,7 +226,12 @@ const file_millrace_v1_digest_proto_rawDesc = "" +
 	"\n" +
 	"heartbeats\x18\a \x03(\x12R\n" +
 	"heartbeats\x12\x12\n" +
-	"\x04ages\x18\b \x03(\rR\x04agesB>Z<github.com/millrace-io/millrace/proto/millrace/v1;millracev1b\x06proto3"
+	"\x04ages\x18\b \x03(\rR\x04ages\"\x97\x01\n" +
+	"\x0fHeartbeatStatus\x12\x14\n" +
+	"\x05nodes\x18\x01 \x01(\x04R\x05nodes\x121\n" +
+	"\x06oldest\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06oldest\x12!\n" +
+	"\fdigest_bytes\x18\x03 \x01(\x04R\vdigestBytes\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblemB>Z<github.com/millrace-io/millrace/proto/millrace/v1;millracev1b\x06proto3"
 
 var (
 	file_millrace_v1_digest_proto_rawDescOnce sync.Once
@@ -166,16 +245,19 @@ func file_millrace_v1_digest_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_digest_proto_rawDescData
 }
 
-var file_millrace_v1_digest_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_millrace_v1_digest_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
 var file_millrace_v1_digest_proto_goTypes = []any{
-	(*Digest)(nil), // 0: millrace.v1.Digest
+	(*Digest)(nil),              // 0: millrace.v1.Digest
+	(*HeartbeatStatus)(nil),     // 1: millrace.v1.HeartbeatStatus
+	(*durationpb.Duration)(nil), // 2: google.protobuf.Duration
 }
 var file_millrace_v1_digest_proto_depIdxs = []int32{
-	0, // [0:0] is the sub-list for method output_type
-	0, // [0:0] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	2, // 0: millrace.v1.HeartbeatStatus.oldest:type_name -> google.protobuf.Duration
+	1, // [1:1] is the sub-list for method output_type
+	1, // [1:1] is the sub-list for method input_type
+	1, // [1:1] is the sub-list for extension type_name
+	1, // [1:1] is the sub-list for extension extendee
+	0, // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_digest_proto_init() }
@@ -189,7 +271,7 @@ func file_millrace_v1_digest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_digest_proto_rawDesc), len(file_millrace_v1_digest_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   1,
+			NumMessages:   2,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

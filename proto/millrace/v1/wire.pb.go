@@ -521,6 +521,8 @@ type MemberStatus struct {
 	// Resident set of the process.
 	ResidentBytes uint64        `protobuf:"varint,5,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
 	Rates         []*RateStatus `protobuf:"bytes,6,rep,name=rates,proto3" json:"rates,omitempty"`
+	// Only from the watcher that holds nodes.
+	Heartbeats    *HeartbeatStatus `protobuf:"bytes,7,opt,name=heartbeats,proto3" json:"heartbeats,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -593,6 +595,13 @@ func (x *MemberStatus) GetResidentBytes() uint64 {
 func (x *MemberStatus) GetRates() []*RateStatus {
 	if x != nil {
 		return x.Rates
+	}
+	return nil
+}
+
+func (x *MemberStatus) GetHeartbeats() *HeartbeatStatus {
+	if x != nil {
+		return x.Heartbeats
 	}
 	return nil
 }
@@ -901,7 +910,7 @@ var File_millrace_v1_wire_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\n" +
-	"\x16millrace/v1/wire.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x98\x01\n" +
+	"\x16millrace/v1/wire.proto\x12\vmillrace.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/digest.proto\"\x98\x01\n" +
 	"\x04Mark\x12\x18\n" +
 	"\acounter\x18\x01 \x01(\x04R\acounter\x12\x16\n" +
 	"\x06absent\x18\x02 \x01(\bR\x06absent\x12(\n" +
@@ -938,7 +947,7 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06member\x18\x06 \x01(\tR\x06member\x12*\n" +
-	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x9b\x02\n" +
+	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xd9\x02\n" +
 	"\fMemberStatus\x12+\n" +
 	"\x06member\x18\x01 \x01(\v2\x13.millrace.v1.MemberR\x06member\x12<\n" +
 	"\n" +
@@ -947,7 +956,10 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\x05kinds\x18\x03 \x03(\v2\x17.millrace.v1.KindStatusR\x05kinds\x12\x1b\n" +
 	"\tnot_ready\x18\x04 \x03(\tR\bnotReady\x12%\n" +
 	"\x0eresident_bytes\x18\x05 \x01(\x04R\rresidentBytes\x12-\n" +
-	"\x05rates\x18\x06 \x03(\v2\x17.millrace.v1.RateStatusR\x05rates\"\xd8\x01\n" +
+	"\x05rates\x18\x06 \x03(\v2\x17.millrace.v1.RateStatusR\x05rates\x12<\n" +
+	"\n" +
+	"heartbeats\x18\a \x01(\v2\x1c.millrace.v1.HeartbeatStatusR\n" +
+	"heartbeats\"\xd8\x01\n" +
 	"\x0fPartitionStatus\x12\x12\n" +
 	"\x04unit\x18\x01 \x01(\tR\x04unit\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
@@ -1004,6 +1016,7 @@ var file_millrace_v1_wire_proto_goTypes = []any{
 	(*RateStatus)(nil),            // 9: millrace.v1.RateStatus
 	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
+	(*HeartbeatStatus)(nil),       // 12: millrace.v1.HeartbeatStatus
 }
 var file_millrace_v1_wire_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Mark.by_key:type_name -> millrace.v1.Sums
@@ -1017,13 +1030,14 @@ var file_millrace_v1_wire_proto_depIdxs = []int32{
 	7,  // 8: millrace.v1.MemberStatus.partitions:type_name -> millrace.v1.PartitionStatus
 	8,  // 9: millrace.v1.MemberStatus.kinds:type_name -> millrace.v1.KindStatus
 	9,  // 10: millrace.v1.MemberStatus.rates:type_name -> millrace.v1.RateStatus
-	11, // 11: millrace.v1.PartitionStatus.oldest:type_name -> google.protobuf.Duration
-	11, // 12: millrace.v1.KindStatus.age:type_name -> google.protobuf.Duration
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	12, // 11: millrace.v1.MemberStatus.heartbeats:type_name -> millrace.v1.HeartbeatStatus
+	11, // 12: millrace.v1.PartitionStatus.oldest:type_name -> google.protobuf.Duration
+	11, // 13: millrace.v1.KindStatus.age:type_name -> google.protobuf.Duration
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_wire_proto_init() }
@@ -1031,6 +1045,7 @@ func file_millrace_v1_wire_proto_init() {
 	if File_millrace_v1_wire_proto != nil {
 		return
 	}
+	file_millrace_v1_digest_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
