@@ -64,6 +64,7 @@ type partition interface {
 	CatchUp(ctx context.Context) error
 	Wrote(key event.Key, w protocol.Write)
 	Record(key event.Key, d controller.Decision)
+	Intend(key event.Key, effect any)
 	Changed(key event.Key) (controller.Cause, bool)
 }
 
@@ -190,6 +191,7 @@ func (r *reconciler) apply(ctx context.Context, key event.Key, snap snapshot, si
 		session.End()
 		r.tracker.DeleteService(key.Namespace, key.Name) // the frame remembers what was written
 		if err = track.Err(err); errors.Is(err, controller.ErrShadow) {
+			r.p.Intend(key, reachableBy(session.Slices()))
 			return // the slices are as they were, and so is what we know of them
 		}
 		r.known.put(key, since.after(snap, session.Writes(), err, session.Err() == nil))

@@ -44,7 +44,9 @@ type fakePartition struct {
 	asked  int
 	wrote  []protocol.Write
 	told   []controller.Decision
-	cause  *controller.Cause
+	// intended is what shadow mode held back.
+	intended map[event.Key]reachable
+	cause    *controller.Cause
 	// late is delivered while the inputs catch up with a live read.
 	late func()
 }
@@ -70,6 +72,13 @@ func (p *fakePartition) CatchUp(context.Context) error {
 }
 
 func (p *fakePartition) Wrote(_ event.Key, w protocol.Write) { p.wrote = append(p.wrote, w) }
+
+func (p *fakePartition) Intend(key event.Key, effect any) {
+	if p.intended == nil {
+		p.intended = map[event.Key]reachable{}
+	}
+	p.intended[key], _ = effect.(reachable)
+}
 
 func (p *fakePartition) Record(_ event.Key, d controller.Decision) { p.told = append(p.told, d) }
 

@@ -60,6 +60,10 @@ func (s *endpointSlices) definition() controller.Definition {
 		Concerns: func(p *controller.Partition, kind event.Kind, key event.Key) []event.Key {
 			return concerned(p, kind, key)
 		},
+		Compare: func(p *controller.Partition, key event.Key, effect any) []controller.Difference {
+			want, _ := effect.(reachable) // apply says so
+			return compareSlices(p, key, want)
+		},
 		Classify: classify,
 	}
 }

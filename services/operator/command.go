@@ -50,6 +50,8 @@ type session struct {
 var commands = []command{
 	{[]string{"status"}, "[-o json]", "members, partitions, backlog, freshness", status},
 	{[]string{"explain"}, "KIND KEY [-n 5] [-o json]", "why an object is as it is, and what its key waits for", explain},
+	{[]string{"mode"}, "ROLE [off|shadow|active|default]", "says or sets whether a role writes", mode},
+	{[]string{"shadow"}, "ROLE [-o json]", "what a role in shadow mode would have made differently", shadow},
 	{[]string{"bus", "reset"}, "--yes", "deletes and recreates the streams; every role replays", reset},
 }
 
@@ -57,7 +59,7 @@ var commands = []command{
 func Usage() []string {
 	var lines []string
 	for _, c := range commands {
-		lines = append(lines, fmt.Sprintf("%-35s %s", strings.Join(c.words, " ")+" "+c.args, c.says))
+		lines = append(lines, fmt.Sprintf("%-40s %s", strings.Join(c.words, " ")+" "+c.args, c.says))
 	}
 	return lines
 }

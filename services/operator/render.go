@@ -45,14 +45,14 @@ func renderRoles(w io.Writer, roles []RoleStatus) {
 }
 
 func renderMembers(w io.Writer, roles []RoleStatus) {
-	fmt.Fprintln(w, "MEMBER\tROLE\tHOST\tAGE\tMEMORY\tHOLDS\tREADY")
+	fmt.Fprintln(w, "MEMBER\tROLE\tHOST\tAGE\tMEMORY\tMODE\tHOLDS\tREADY")
 	for _, r := range roles {
 		for _, m := range r.Members {
 			ready := "yes"
 			if len(m.NotReady) > 0 {
 				ready = "no: " + strings.Join(m.NotReady, "; ")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\n", m.ID, r.Role, m.Host, seconds(m.AgeSeconds), m.ResidentBytes>>20, units(m.Units), ready)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\n", m.ID, r.Role, m.Host, seconds(m.AgeSeconds), m.ResidentBytes>>20, m.Mode, units(m.Units), ready)
 		}
 	}
 	fmt.Fprintln(w)

@@ -58,6 +58,7 @@ type MemberStatus struct {
 	AgeSeconds    float64      `json:"ageSeconds"`
 	ResidentBytes uint64       `json:"residentBytes"`
 	NotReady      []string     `json:"notReady,omitempty"`
+	Mode          string       `json:"mode,omitempty"`
 	Units         []UnitStatus `json:"units"`
 }
 
@@ -212,7 +213,7 @@ func (r *RoleStatus) add(m *millracev1.MemberStatus, now time.Time) {
 	out := MemberStatus{
 		ID: m.GetMember().GetId(), Host: m.GetMember().GetHost(), Version: m.GetMember().GetVersion(),
 		AgeSeconds:    now.Sub(m.GetMember().GetStarted().AsTime()).Seconds(),
-		ResidentBytes: m.GetResidentBytes(), NotReady: m.GetNotReady(),
+		ResidentBytes: m.GetResidentBytes(), NotReady: m.GetNotReady(), Mode: m.GetMode(),
 	}
 	for _, p := range m.GetPartitions() {
 		out.Units = append(out.Units, UnitStatus{

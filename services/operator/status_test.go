@@ -131,13 +131,17 @@ func TestRenderNamesWhatIsMissing(t *testing.T) {
 // guardedServer has one user who may do everything and an operator.
 func guardedServer(t *testing.T) *bustest.Server {
 	t.Helper()
-	p := bus.OperatorPermissions(cluster)
+	p, control := bus.OperatorPermissions(cluster), bus.ControlPermissions(cluster)
 	return bustest.Start(t, bustest.Configure(func(o *server.Options) {
 		o.Users = []*server.User{
 			{Username: "all", Password: "all"},
 			{Username: "operator", Password: "operator", Permissions: &server.Permissions{
 				Publish:   &server.SubjectPermission{Allow: p.Publish},
 				Subscribe: &server.SubjectPermission{Allow: p.Subscribe},
+			}},
+			{Username: "control", Password: "control", Permissions: &server.Permissions{
+				Publish:   &server.SubjectPermission{Allow: control.Publish},
+				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_control.>"}},
 			}},
 		}
 	}))
@@ -267,6 +271,7 @@ func TestTheOperatorReadsStatusAndNothingElse(t *testing.T) {
 			}
 			return nil
 		},
+		"setting a mode": func(ctx context.Context) error { return SetMode(ctx, operator, "endpoints", "off") },
 		"publishing an object": func(ctx context.Context) error {
 			failed := make(chan error, 1)
 			m := event.Message{Kind: "pods", Key: event.Key{Namespace: "shop", Name: "web-0"}, Op: event.Put, UID: "u", Version: 1, Body: []byte("x")}
@@ -291,5 +296,34 @@ func TestTheOperatorReadsStatusAndNothingElse(t *testing.T) {
 				t.Error("it was allowed")
 			}
 		})
+	}
+}
+
+// A mode is set by compare-and-set, read back, and taken back; whoever may do
+// that may write no other fact.
+func TestModesAreSet(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s := guardedServer(t)
+	all, control := as(t, s, "all"), as(t, s, "control")
+	if err := all.Ensure(ctx); err != nil {
+		t.Fatal(err)
+	}
+	facts := all.KV(bus.Facts)
+	for _, mode := range []string{"default", "shadow", "off", "active", "default", "default", "shadow"} {
+		if err := SetMode(ctx, control, "endpoints", mode); err != nil {
+			t.Fatalf("setting %s: %v", mode, err)
+		}
+		value, _, err := facts.Get(ctx, controller.ModeKey("endpoints"))
+		if mode == "default" {
+			if !errors.Is(err, bus.ErrNone) {
+				t.Errorf("after %s there is %q, %v", mode, value, err)
+			}
+		} else if string(value) != mode || err != nil {
+			t.Errorf("mode is %q, %v, want %s", value, err, mode)
+		}
+	}
+	if _, err := control.KV(bus.Facts).Put(ctx, "zone.down", []byte("x"), 0, 0); err == nil {
+		t.Error("another fact was written")
 	}
 }

@@ -28,6 +28,11 @@ type KV struct {
 	subject string // with its last dot
 }
 
+// FollowFacts is Follow of the bucket of facts.
+func (b *Bus) FollowFacts(ctx context.Context, filter string, sink KVSink) error {
+	return b.KV(Facts).Follow(ctx, filter, sink)
+}
+
 // KV returns a bucket.
 func (b *Bus) KV(bucket Bucket) *KV {
 	return &KV{bus: b, bucket: bucket, stream: b.bucketStream(bucket), subject: b.bucketSubject(bucket)}

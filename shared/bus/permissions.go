@@ -8,6 +8,16 @@ type Permissions struct {
 	Publish, Subscribe []string
 }
 
+// ControlPermissions are those of the operator and what `millrace mode` needs:
+// the modes of roles, and no other fact.
+func ControlPermissions(cluster string) Permissions {
+	p := OperatorPermissions(cluster)
+	p.Publish = append(p.Publish,
+		"$KV."+string(Facts)+"_"+cluster+".mode.*",
+		"$JS.API.STREAM.MSG.GET.KV_"+string(Facts)+"_"+cluster)
+	return p
+}
+
 // OperatorPermissions are what `millrace status` and `millrace explain` need on a
 // cluster: they read what members say, how far durable positions are behind, dead
 // letters, decision records, and the last message of one object at a time. They
@@ -27,6 +37,7 @@ func OperatorPermissions(cluster string) Permissions {
 			"$JS.API.CONSUMER.DELETE." + letters + ".*",
 			"$JS.API.STREAM.MSG.GET." + letters,
 			"millrace." + token + ".explain",
+			"millrace." + token + ".shadow",
 			"$JS.API.CONSUMER.CREATE." + decisions + ".*.decisions." + token + ".>",
 			"$JS.API.CONSUMER.MSG.NEXT." + decisions + ".*",
 			"$JS.API.CONSUMER.DELETE." + decisions + ".*",

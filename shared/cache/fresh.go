@@ -117,6 +117,17 @@ func (c *Cache) Lookup(kind event.Kind, key event.Key) (uid string, version uint
 	return c.replay.Lookup(kind, key)
 }
 
+// Hash returns the hash of an object's body as it travelled; zero if there is
+// none.
+func (c *Cache) Hash(kind event.Kind, key event.Key) uint64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if e := (view{c}).store(kind).entries[key]; e != nil {
+		return e.hash
+	}
+	return 0
+}
+
 // Has reports whether kind is an input.
 func (c *Cache) Has(kind event.Kind) bool { return c.stores[kind] != nil }
 

@@ -19,6 +19,7 @@ type collector struct {
 	freshness  *prometheus.Desc
 	objects    *prometheus.Desc
 	opaque     *prometheus.Desc
+	mode       *prometheus.Desc
 }
 
 func newCollector(c *Controller) *collector {
@@ -33,13 +34,14 @@ func newCollector(c *Controller) *collector {
 		oldest:     desc("oldest_seconds", "Seconds the oldest of them has waited."),
 		freshness:  desc("freshness_seconds", "Seconds since the last bookmark that agreed, over the partitions the oldest; +Inf if one had none in its replay.", "kind"),
 		objects:    desc("objects", "Objects cached.", "kind"),
+		mode:       desc("mode", "1 for the mode that the role is in; 0 for all while it is not known.", "mode"),
 		opaque:     desc("objects_opaque", "Objects that cannot be read.", "kind"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (x *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{x.partitions, x.complete, x.backlog, x.oldest, x.freshness, x.objects, x.opaque} {
+	for _, d := range []*prometheus.Desc{x.partitions, x.complete, x.backlog, x.oldest, x.freshness, x.objects, x.opaque, x.mode} {
 		out <- d
 	}
 }
@@ -69,6 +71,14 @@ func (x *collector) Collect(out chan<- prometheus.Metric) {
 	gauge(x.backlog, float64(backlog))
 	gauge(x.oldest, oldest.Seconds())
 
+	now := x.c.modes.mode()
+	for _, mode := range []string{ModeOff, ModeShadow, ModeActive} {
+		is := 0.0
+		if mode == now {
+			is = 1
+		}
+		gauge(x.mode, is, mode)
+	}
 	kinds := x.c.kinds()
 	for _, kind := range x.c.inputs() {
 		st, held := kinds[kind]

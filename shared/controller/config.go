@@ -12,7 +12,8 @@ type Config struct {
 	// --concurrent-endpoint-syncs and its siblings.
 	Workers int `split_words:"true" default:"5"`
 
-	// Mode is active, or shadow: everything runs, nothing is written.
+	// Mode is active; or shadow: everything runs, nothing is written; or off: no
+	// partition is held. It holds while `millrace mode` has set none.
 	Mode string `default:"active"`
 
 	// HarmlessAge is how old an input may be for a write that harms nobody.
@@ -71,6 +72,7 @@ func (c Config) WriteLimit() (rate float64, burst int, limited bool) {
 const (
 	ModeActive = "active"
 	ModeShadow = "shadow"
+	ModeOff    = "off"
 )
 
 // Default returns the defaults as the tags state them.
@@ -86,8 +88,8 @@ func (c Config) Validate() error {
 	switch {
 	case c.Workers < 1:
 		return fmt.Errorf("MILLRACE_CONTROLLER_WORKERS is %d; it must be at least 1", c.Workers)
-	case c.Mode != ModeActive && c.Mode != ModeShadow:
-		return fmt.Errorf("MILLRACE_CONTROLLER_MODE is %q; it must be active or shadow", c.Mode)
+	case !ValidMode(c.Mode):
+		return fmt.Errorf("MILLRACE_CONTROLLER_MODE is %q; it must be active, shadow or off", c.Mode)
 	case c.DestructiveAge > c.HarmlessAge:
 		return fmt.Errorf("MILLRACE_CONTROLLER_DESTRUCTIVE_AGE is %s; it must not exceed the harmless age, %s", c.DestructiveAge, c.HarmlessAge)
 	case c.WriteQPS != 0 && !(c.WriteQPS >= minWriteQPS && c.WriteQPS <= maxWriteQPS):

@@ -89,6 +89,9 @@ func (p *Partition) Record(key event.Key, d Decision) {
 		r.Inputs = append(r.Inputs, in.proto())
 	}
 	r.MoreInputs = uint32(len(d.Inputs) - len(r.Inputs)) //nolint:gosec // not negative
+	if d.Shadow {
+		p.shadow.intend(key, r)
+	}
 	p.c.records.put(r)
 }
 

@@ -66,6 +66,9 @@ type Definition struct {
 	// Concerns returns the keys that an object of an input concerns as things
 	// stand, for those who ask; it changes nothing. nil: none but itself.
 	Concerns func(p *Partition, kind event.Kind, key event.Key) []event.Key
+	// Compare says, in shadow mode, how what Partition.Intend was told differs
+	// from what the inputs show now; nil: the hashes of the writes are compared.
+	Compare func(p *Partition, key event.Key, effect any) []Difference
 	// New returns the reconciler of a partition that has been claimed. If it is
 	// an io.Closer, it is closed when the partition has ended.
 	New func(p *Partition) Reconciler

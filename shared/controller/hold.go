@@ -114,7 +114,7 @@ func (p *Partition) open(soon time.Duration) time.Duration {
 		p.close()
 		return soon
 	}
-	if p.isOpen(at) {
+	if p.isOpen(at) && !p.anew.Load() {
 		if !p.mend.Load() {
 			return never
 		}
@@ -123,15 +123,17 @@ func (p *Partition) open(soon time.Duration) time.Duration {
 		}
 	}
 	p.mend.Store(false)
+	anew := p.anew.Swap(false)
 	p.mapped.Store(true) // before All: what changes from now on is mapped
 	keys, err := p.all()
 	if err != nil {
 		p.log.Error("naming all keys panicked", "err", err)
+		p.anew.Store(true) // whatever it was for is still to be done
 		return mendWait
 	}
 	first := p.surveyed.IsZero()
 	p.surveyed = time.Now()
-	p.ledger.wakeAll(keys, first)
+	p.ledger.wakeAll(keys, first || anew)
 	for key := range p.openAt(at) {
 		p.c.work.add(p.item(key), live)
 	}

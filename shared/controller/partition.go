@@ -57,8 +57,10 @@ type Partition struct {
 	wake       chan struct{} // something that loop looks at has changed
 	mapped     atomic.Bool   // the inputs have been complete once: changes are mapped to keys
 	mend       atomic.Bool   // a change could not be mapped: all keys must be looked at
+	anew       atomic.Bool   // the role may write again: all keys must be looked at
 	ended      atomic.Bool
 	reconciles atomic.Uint64
+	shadow     *shadow
 
 	mu      sync.Mutex
 	taking  bool
@@ -124,12 +126,15 @@ func (p *Partition) guard(ctx context.Context, key event.Key, d Danger) error {
 	p.mu.Lock()
 	err := p.gate(d)
 	p.mu.Unlock()
+	mode := p.c.modes.mode()
 	switch {
 	case err != nil:
 		return err
+	case mode == ModeOff:
+		return errOff
 	case p.ledger.liveFirst(key):
 		return ErrLiveFirst
-	case p.Shadow():
+	case mode == ModeShadow:
 		return ErrShadow
 	}
 	return nil
@@ -159,7 +164,7 @@ func (p *Partition) Wrote(key event.Key, w protocol.Write) {
 func (p *Partition) Changed(key event.Key) (Cause, bool) { return p.ledger.cause(key) }
 
 // Shadow reports whether the role only watches.
-func (p *Partition) Shadow() bool { return p.c.cfg.Mode == ModeShadow }
+func (p *Partition) Shadow() bool { return p.c.modes.mode() == ModeShadow }
 
 func newPartition(ctx context.Context, c *Controller, g Grant) *Partition {
 	draining, drain := context.WithCancel(ctx)
@@ -167,6 +172,7 @@ func newPartition(ctx context.Context, c *Controller, g Grant) *Partition {
 		c: c, grant: g, ctx: context.WithValue(ctx, drainingKey{}, draining), drain: drain, begun: time.Now(), closed: time.Now(),
 		log:    c.log.With("partition", g.Index(), "epoch", g.Epoch()),
 		ledger: newLedger(),
+		shadow: newShadow(),
 		wake:   make(chan struct{}, 1),
 		taking: true,
 		parked: make(map[event.Key]Danger),

@@ -28,6 +28,9 @@ type Bus interface {
 	// Answer answers requests on a subject until stop is called; every answerer
 	// gets every request. A nil answer is none.
 	Answer(subject string, fn func(data []byte) []byte) (stop func(), err error)
+	// FollowFacts tells sink what the keys under filter of the bucket of facts
+	// hold, until ctx ends.
+	FollowFacts(ctx context.Context, filter string, sink event.EntrySink) error
 	// Ask sends one request and returns the answer.
 	Ask(ctx context.Context, subject string, data []byte) ([]byte, error)
 }
@@ -49,5 +52,8 @@ type Grant interface {
 // in a goroutine of its own for every partition claimed; ctx ends when it is
 // lost, and it is given up when hold returns.
 type Lease[G Grant] interface {
+	// Run returns nil when ctx has ended; it may be called again then.
 	Run(ctx context.Context, hold func(ctx context.Context, g G) error) error
+	// Idle takes no part until ctx ends, and says so when asked.
+	Idle(ctx context.Context)
 }

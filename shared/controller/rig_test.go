@@ -221,6 +221,11 @@ func (r *rig) apply(ctx context.Context, p *Partition, key event.Key, s state) e
 		danger = Destructive
 	}
 	if err := p.Guard(ctx, key, danger); err != nil {
+		if errors.Is(err, ErrShadow) {
+			p.Intend(key, want)
+			verb := map[bool]string{true: "update", false: "delete"}[s.hasThing]
+			p.Record(key, Decision{Object: Ref{outs, key, s.out.UID, 0}, Verb: verb, Body: []byte(want), Shadow: true})
+		}
 		return err
 	}
 	if live, exists := r.Get(outs, key); exists != s.hasOut || live.Version != s.out.Version && exists {

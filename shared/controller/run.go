@@ -30,6 +30,7 @@ type Controller struct {
 	asker    *asker
 	letters  *letters
 	records  *records
+	modes    *modes
 	wide     *cache.Cache
 	wideFeed *feed
 	ready    chan struct{} // closed when the wide inputs were complete for the first time
@@ -62,6 +63,8 @@ func New(cfg Config, def Definition, bus Bus, log *slog.Logger, reg prometheus.R
 	}
 	c.letters = newLetters(bus, def.Role, log, c.metrics)
 	c.records = newRecords(bus, c.metrics)
+	c.modes = newModes(cfg.Mode, log)
+	c.modes.turned = c.turned
 	c.wideFeed = c.newFeed(log, c.feedOfWide())
 	c.wideFeed.moved = c.wideMoved
 	scope := protocol.Scope{By: protocol.Whole, Partitions: bus.Partitions()}
@@ -96,13 +99,15 @@ func Serve[G Grant](ctx context.Context, c *Controller, l Lease[G]) error {
 	tasks.Go(func() { c.letters.run(run) })
 	tasks.Go(func() { c.records.run(run) })
 	tasks.Go(func() { c.answering(run, ExplainSubject(c.bus.Cluster()), c.explain) })
+	tasks.Go(func() { c.answering(run, ShadowSubject(c.bus.Cluster()), c.shadowReport) })
+	tasks.Go(func() { c.followMode(run) })
 	if len(c.def.Wide) > 0 {
 		tasks.Go(func() { c.wideFeed.follow(run) })
 	}
 	for range c.cfg.Workers {
 		tasks.Go(c.worker)
 	}
-	return l.Run(ctx, func(ctx context.Context, g G) error { return c.hold(ctx, g) })
+	return share(ctx, c, l)
 }
 
 // Joinable is closed once the wide inputs are complete for the first time:

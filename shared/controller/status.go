@@ -24,7 +24,7 @@ const grace = 5 * time.Second
 // Status returns what this member holds and knows; the process fills in the
 // rest.
 func (c *Controller) Status() *millracev1.MemberStatus {
-	s := &millracev1.MemberStatus{NotReady: c.missing()}
+	s := &millracev1.MemberStatus{NotReady: c.missing(), Mode: c.modes.mode()}
 	held := c.partitions()
 	slices.SortFunc(held, func(a, b *Partition) int { return cmp.Compare(a.Number(), b.Number()) })
 	for _, p := range held {
@@ -103,6 +103,12 @@ func (c *Controller) Ready() error {
 }
 
 func (c *Controller) missing() (out []string) {
+	switch c.modes.mode() {
+	case "":
+		return []string{"the mode is not known yet"}
+	case ModeOff:
+		return nil
+	}
 	closed := 0
 	problems := make(map[string]struct{})
 	for _, p := range c.partitions() {

@@ -57,6 +57,7 @@ func (p *Partition) reconcile(ctx context.Context, key event.Key) (result Result
 // the only place that does.
 func (p *Partition) settle(key event.Key, result Result, err error) {
 	if err == nil {
+		p.shadow.settle(key, false)
 		p.done(key, result, resultOK)
 		if !p.cache.Opaque(p.c.def.Kind, key) { // then the letter is about that
 			p.c.letters.clear(p.c.def.Kind, key)
@@ -94,6 +95,7 @@ func (p *Partition) settle(key event.Key, result Result, err error) {
 		p.c.count(classes[class])
 		p.await(key, err)
 	case Shadow:
+		p.shadow.settle(key, true)
 		p.done(key, result, classes[class])
 	default:
 		p.log.Debug("reconcile failed", "key", key, "err", err)

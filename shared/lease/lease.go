@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -88,6 +89,7 @@ type Lease struct {
 	// boot is a clock that counts suspension; a field because testing/synctest
 	// cannot replace a system call.
 	boot func() time.Duration
+	idle atomic.Bool
 
 	mu     sync.Mutex
 	tenure *tenure
@@ -146,6 +148,16 @@ func (l *Lease) Run(ctx context.Context, hold func(ctx context.Context, g *Grant
 		pause(ctx, rejoinPolicy.Delay(failures, t.seed))
 	}
 	return nil
+}
+
+// Idle takes no part, but answers for its status, until ctx ends. Whoever stands
+// aside on purpose is ready.
+func (l *Lease) Idle(ctx context.Context) {
+	l.idle.Store(true)
+	defer l.idle.Store(false)
+	stop := l.answer(ctx, StatusSubject(l.cfg.Cluster), func([]byte) []byte { return l.status() })
+	defer stop()
+	<-ctx.Done()
 }
 
 func (l *Lease) enter(t *tenure) {
@@ -252,9 +264,12 @@ var (
 	errIncomplete = errors.New("view of the bucket is incomplete")
 )
 
-// Ready returns nil once the member counts, sees the whole bucket and its lease
+// Ready returns nil while the member is idle, and once it counts, sees the whole bucket and its lease
 // has not run out.
 func (l *Lease) Ready() error {
+	if l.idle.Load() {
+		return nil
+	}
 	t := l.current()
 	if t == nil {
 		return fmt.Errorf("joining %s: %w", l.cfg.Role, errNotRunning)

@@ -734,6 +734,289 @@ func (x *KeyState) GetUnseen() []*ObjectRef {
 	return nil
 }
 
+// ShadowRequest asks the members of a role for their report.
+type ShadowRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Role          string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShadowRequest) Reset() {
+	*x = ShadowRequest{}
+	mi := &file_millrace_v1_decision_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShadowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShadowRequest) ProtoMessage() {}
+
+func (x *ShadowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_decision_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShadowRequest.ProtoReflect.Descriptor instead.
+func (*ShadowRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_decision_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ShadowRequest) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+// ShadowReport is how far what a member in shadow mode would have written
+// differs from what the cluster has become.
+type ShadowReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Role  string                 `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	Host  string                 `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	Mode  string                 `protobuf:"bytes,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	// Keys that wanted a write and want none any more: the cluster became what
+	// was intended.
+	Agreed uint64 `protobuf:"varint,4,opt,name=agreed,proto3" json:"agreed,omitempty"`
+	// Keys that want a write which changes nothing that counts.
+	Equal uint64 `protobuf:"varint,5,opt,name=equal,proto3" json:"equal,omitempty"`
+	// Keys that differ now, and of which the first are named, the longest first.
+	Differing uint64       `protobuf:"varint,6,opt,name=differing,proto3" json:"differing,omitempty"`
+	Keys      []*ShadowKey `protobuf:"bytes,7,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Keys that were not compared, because there were too many.
+	Dropped       uint64 `protobuf:"varint,8,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShadowReport) Reset() {
+	*x = ShadowReport{}
+	mi := &file_millrace_v1_decision_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShadowReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShadowReport) ProtoMessage() {}
+
+func (x *ShadowReport) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_decision_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShadowReport.ProtoReflect.Descriptor instead.
+func (*ShadowReport) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_decision_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ShadowReport) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *ShadowReport) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *ShadowReport) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *ShadowReport) GetAgreed() uint64 {
+	if x != nil {
+		return x.Agreed
+	}
+	return 0
+}
+
+func (x *ShadowReport) GetEqual() uint64 {
+	if x != nil {
+		return x.Equal
+	}
+	return 0
+}
+
+func (x *ShadowReport) GetDiffering() uint64 {
+	if x != nil {
+		return x.Differing
+	}
+	return 0
+}
+
+func (x *ShadowReport) GetKeys() []*ShadowKey {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *ShadowReport) GetDropped() uint64 {
+	if x != nil {
+		return x.Dropped
+	}
+	return 0
+}
+
+// ShadowKey is one key that differs.
+type ShadowKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Key   *ObjectRef             `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Since *durationpb.Duration   `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	// The writes held back: verb, kind, name.
+	Writes        []string           `protobuf:"bytes,3,rep,name=writes,proto3" json:"writes,omitempty"`
+	Differences   []*FieldDifference `protobuf:"bytes,4,rep,name=differences,proto3" json:"differences,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShadowKey) Reset() {
+	*x = ShadowKey{}
+	mi := &file_millrace_v1_decision_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShadowKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShadowKey) ProtoMessage() {}
+
+func (x *ShadowKey) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_decision_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShadowKey.ProtoReflect.Descriptor instead.
+func (*ShadowKey) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_decision_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ShadowKey) GetKey() *ObjectRef {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *ShadowKey) GetSince() *durationpb.Duration {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ShadowKey) GetWrites() []string {
+	if x != nil {
+		return x.Writes
+	}
+	return nil
+}
+
+func (x *ShadowKey) GetDifferences() []*FieldDifference {
+	if x != nil {
+		return x.Differences
+	}
+	return nil
+}
+
+// FieldDifference is one field that would have become something else.
+type FieldDifference struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Field         string                 `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	Want          string                 `protobuf:"bytes,2,opt,name=want,proto3" json:"want,omitempty"`
+	Have          string                 `protobuf:"bytes,3,opt,name=have,proto3" json:"have,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FieldDifference) Reset() {
+	*x = FieldDifference{}
+	mi := &file_millrace_v1_decision_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FieldDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FieldDifference) ProtoMessage() {}
+
+func (x *FieldDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_decision_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FieldDifference.ProtoReflect.Descriptor instead.
+func (*FieldDifference) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_decision_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *FieldDifference) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *FieldDifference) GetWant() string {
+	if x != nil {
+		return x.Want
+	}
+	return ""
+}
+
+func (x *FieldDifference) GetHave() string {
+	if x != nil {
+		return x.Have
+	}
+	return ""
+}
+
 var File_millrace_v1_decision_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_decision_proto_rawDesc = "" +
@@ -801,7 +1084,27 @@ const file_millrace_v1_decision_proto_rawDesc = "" +
 	"\n" +
 	"live_first\x18\t \x01(\bR\tliveFirst\x12.\n" +
 	"\x06unseen\x18\n" +
-	" \x03(\v2\x16.millrace.v1.ObjectRefR\x06unseen*`\n" +
+	" \x03(\v2\x16.millrace.v1.ObjectRefR\x06unseen\"#\n" +
+	"\rShadowRequest\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\"\xdc\x01\n" +
+	"\fShadowReport\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\tR\x04mode\x12\x16\n" +
+	"\x06agreed\x18\x04 \x01(\x04R\x06agreed\x12\x14\n" +
+	"\x05equal\x18\x05 \x01(\x04R\x05equal\x12\x1c\n" +
+	"\tdiffering\x18\x06 \x01(\x04R\tdiffering\x12*\n" +
+	"\x04keys\x18\a \x03(\v2\x16.millrace.v1.ShadowKeyR\x04keys\x12\x18\n" +
+	"\adropped\x18\b \x01(\x04R\adropped\"\xbe\x01\n" +
+	"\tShadowKey\x12(\n" +
+	"\x03key\x18\x01 \x01(\v2\x16.millrace.v1.ObjectRefR\x03key\x12/\n" +
+	"\x05since\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05since\x12\x16\n" +
+	"\x06writes\x18\x03 \x03(\tR\x06writes\x12>\n" +
+	"\vdifferences\x18\x04 \x03(\v2\x1c.millrace.v1.FieldDifferenceR\vdifferences\"O\n" +
+	"\x0fFieldDifference\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12\x12\n" +
+	"\x04want\x18\x02 \x01(\tR\x04want\x12\x12\n" +
+	"\x04have\x18\x03 \x01(\tR\x04have*`\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rOUTCOME_TAKEN\x10\x01\x12\x13\n" +
@@ -821,7 +1124,7 @@ func file_millrace_v1_decision_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_decision_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_v1_decision_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_millrace_v1_decision_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_millrace_v1_decision_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: millrace.v1.Outcome
 	(*ObjectRef)(nil),             // 1: millrace.v1.ObjectRef
@@ -830,38 +1133,46 @@ var file_millrace_v1_decision_proto_goTypes = []any{
 	(*ExplainRequest)(nil),        // 4: millrace.v1.ExplainRequest
 	(*ExplainAnswer)(nil),         // 5: millrace.v1.ExplainAnswer
 	(*KeyState)(nil),              // 6: millrace.v1.KeyState
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
-	(*Member)(nil),                // 8: millrace.v1.Member
-	(*KindStatus)(nil),            // 9: millrace.v1.KindStatus
-	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
+	(*ShadowRequest)(nil),         // 7: millrace.v1.ShadowRequest
+	(*ShadowReport)(nil),          // 8: millrace.v1.ShadowReport
+	(*ShadowKey)(nil),             // 9: millrace.v1.ShadowKey
+	(*FieldDifference)(nil),       // 10: millrace.v1.FieldDifference
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*Member)(nil),                // 12: millrace.v1.Member
+	(*KindStatus)(nil),            // 13: millrace.v1.KindStatus
+	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
 }
 var file_millrace_v1_decision_proto_depIdxs = []int32{
-	7,  // 0: millrace.v1.Decision.at:type_name -> google.protobuf.Timestamp
+	11, // 0: millrace.v1.Decision.at:type_name -> google.protobuf.Timestamp
 	1,  // 1: millrace.v1.Decision.object:type_name -> millrace.v1.ObjectRef
 	1,  // 2: millrace.v1.Decision.key:type_name -> millrace.v1.ObjectRef
 	3,  // 3: millrace.v1.Decision.cause:type_name -> millrace.v1.Cause
-	7,  // 4: millrace.v1.Decision.taken:type_name -> google.protobuf.Timestamp
+	11, // 4: millrace.v1.Decision.taken:type_name -> google.protobuf.Timestamp
 	1,  // 5: millrace.v1.Decision.inputs:type_name -> millrace.v1.ObjectRef
 	0,  // 6: millrace.v1.Decision.outcome:type_name -> millrace.v1.Outcome
 	1,  // 7: millrace.v1.Cause.object:type_name -> millrace.v1.ObjectRef
-	7,  // 8: millrace.v1.Cause.committed:type_name -> google.protobuf.Timestamp
-	7,  // 9: millrace.v1.Cause.observed:type_name -> google.protobuf.Timestamp
-	7,  // 10: millrace.v1.Cause.received:type_name -> google.protobuf.Timestamp
+	11, // 8: millrace.v1.Cause.committed:type_name -> google.protobuf.Timestamp
+	11, // 9: millrace.v1.Cause.observed:type_name -> google.protobuf.Timestamp
+	11, // 10: millrace.v1.Cause.received:type_name -> google.protobuf.Timestamp
 	1,  // 11: millrace.v1.ExplainRequest.object:type_name -> millrace.v1.ObjectRef
-	8,  // 12: millrace.v1.ExplainAnswer.member:type_name -> millrace.v1.Member
-	9,  // 13: millrace.v1.ExplainAnswer.kind:type_name -> millrace.v1.KindStatus
+	12, // 12: millrace.v1.ExplainAnswer.member:type_name -> millrace.v1.Member
+	13, // 13: millrace.v1.ExplainAnswer.kind:type_name -> millrace.v1.KindStatus
 	1,  // 14: millrace.v1.ExplainAnswer.cached:type_name -> millrace.v1.ObjectRef
 	6,  // 15: millrace.v1.ExplainAnswer.keys:type_name -> millrace.v1.KeyState
 	1,  // 16: millrace.v1.KeyState.key:type_name -> millrace.v1.ObjectRef
-	10, // 17: millrace.v1.KeyState.since:type_name -> google.protobuf.Duration
+	14, // 17: millrace.v1.KeyState.since:type_name -> google.protobuf.Duration
 	3,  // 18: millrace.v1.KeyState.cause:type_name -> millrace.v1.Cause
-	10, // 19: millrace.v1.KeyState.next_try:type_name -> google.protobuf.Duration
+	14, // 19: millrace.v1.KeyState.next_try:type_name -> google.protobuf.Duration
 	1,  // 20: millrace.v1.KeyState.unseen:type_name -> millrace.v1.ObjectRef
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	9,  // 21: millrace.v1.ShadowReport.keys:type_name -> millrace.v1.ShadowKey
+	1,  // 22: millrace.v1.ShadowKey.key:type_name -> millrace.v1.ObjectRef
+	14, // 23: millrace.v1.ShadowKey.since:type_name -> google.protobuf.Duration
+	10, // 24: millrace.v1.ShadowKey.differences:type_name -> millrace.v1.FieldDifference
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_decision_proto_init() }
@@ -876,7 +1187,7 @@ func file_millrace_v1_decision_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_decision_proto_rawDesc), len(file_millrace_v1_decision_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

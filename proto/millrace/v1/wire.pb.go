@@ -522,7 +522,9 @@ type MemberStatus struct {
 	ResidentBytes uint64        `protobuf:"varint,5,opt,name=resident_bytes,json=residentBytes,proto3" json:"resident_bytes,omitempty"`
 	Rates         []*RateStatus `protobuf:"bytes,6,rep,name=rates,proto3" json:"rates,omitempty"`
 	// Only from the watcher that holds nodes.
-	Heartbeats    *HeartbeatStatus `protobuf:"bytes,7,opt,name=heartbeats,proto3" json:"heartbeats,omitempty"`
+	Heartbeats *HeartbeatStatus `protobuf:"bytes,7,opt,name=heartbeats,proto3" json:"heartbeats,omitempty"`
+	// Of a controller: off, shadow or active; empty while it is not known.
+	Mode          string `protobuf:"bytes,10,opt,name=mode,proto3" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -604,6 +606,13 @@ func (x *MemberStatus) GetHeartbeats() *HeartbeatStatus {
 		return x.Heartbeats
 	}
 	return nil
+}
+
+func (x *MemberStatus) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
 }
 
 // PartitionStatus describes one partition (or, for the watcher, one kind) held.
@@ -947,7 +956,7 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06member\x18\x06 \x01(\tR\x06member\x12*\n" +
-	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xd9\x02\n" +
+	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xed\x02\n" +
 	"\fMemberStatus\x12+\n" +
 	"\x06member\x18\x01 \x01(\v2\x13.millrace.v1.MemberR\x06member\x12<\n" +
 	"\n" +
@@ -959,7 +968,9 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\x05rates\x18\x06 \x03(\v2\x17.millrace.v1.RateStatusR\x05rates\x12<\n" +
 	"\n" +
 	"heartbeats\x18\a \x01(\v2\x1c.millrace.v1.HeartbeatStatusR\n" +
-	"heartbeats\"\xd8\x01\n" +
+	"heartbeats\x12\x12\n" +
+	"\x04mode\x18\n" +
+	" \x01(\tR\x04mode\"\xd8\x01\n" +
 	"\x0fPartitionStatus\x12\x12\n" +
 	"\x04unit\x18\x01 \x01(\tR\x04unit\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +

@@ -78,6 +78,9 @@ func (g *Grant) begin(ctx context.Context) {
 	close(g.begun)
 }
 
+// Idle implements controller.Lease.
+func (l *Lease) Idle(ctx context.Context) { <-ctx.Done() }
+
 // Run implements controller.Lease.
 func (l *Lease) Run(ctx context.Context, hold func(ctx context.Context, g *Grant) error) error {
 	var holds sync.WaitGroup

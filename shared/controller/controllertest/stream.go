@@ -32,6 +32,8 @@ type World struct {
 	// Records are the decisions recorded; NoRecords refuses them. Guarded by Mu.
 	Records   []*millracev1.Decision
 	NoRecords bool
+	// HiddenFacts: see HideFacts.
+	HiddenFacts bool
 
 	partitions int
 	seq        uint64
@@ -47,6 +49,8 @@ type World struct {
 	objects  map[event.Kind]map[event.Key]Object
 	watchers map[event.Kind]*Watcher
 	answers  map[string]func([]byte) []byte
+	facts    map[string]string
+	turned   chan struct{} // closed when facts change
 }
 
 type place struct {
@@ -62,6 +66,7 @@ func New(partitions int) *World {
 		last: make(map[string]event.Message), watchers: make(map[event.Kind]*Watcher),
 		objects: make(map[event.Kind]map[event.Key]Object),
 		answers: make(map[string]func([]byte) []byte),
+		facts:   make(map[string]string), turned: make(chan struct{}),
 	}
 }
 
@@ -279,6 +284,57 @@ func (w *World) RecordDecision(d *millracev1.Decision, done func(seq uint64, err
 		err = errors.New("stream is full")
 	}
 	go done(0, err)
+}
+
+// SetFact writes a fact; empty deletes it. LoseFacts wipes them all without a
+// word.
+func (w *World) SetFact(key, value string) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.facts[key] = value
+	close(w.turned)
+	w.turned = make(chan struct{})
+}
+
+// LoseFacts wipes all facts, as a NATS server does that lost its store.
+func (w *World) LoseFacts() {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	clear(w.facts)
+	close(w.turned)
+	w.turned = make(chan struct{})
+}
+
+// HideFacts keeps the bucket away until it is called with false.
+func (w *World) HideFacts(hide bool) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.HiddenFacts = hide
+	close(w.turned)
+	w.turned = make(chan struct{})
+}
+
+// FollowFacts tells one key, the filter, anew whenever any fact changes.
+func (w *World) FollowFacts(ctx context.Context, filter string, sink event.EntrySink) error {
+	for replay := uint64(1); ; replay++ {
+		w.Mu.Lock()
+		value, exists := w.facts[filter]
+		hidden, turned := w.HiddenFacts, w.turned
+		w.Mu.Unlock()
+		if !hidden {
+			sink.Begin(replay)
+			if exists {
+				sink.Entry(filter, []byte(value), replay, value == "")
+			}
+			sink.Caught()
+		}
+		select {
+		case <-turned:
+			sink.Gap("it changed")
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Answer lets Ask reach fn.

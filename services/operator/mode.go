@@ -1,0 +1,239 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace-io/millrace/proto/millrace/v1"
+	"github.com/millrace-io/millrace/shared/bus"
+	"github.com/millrace-io/millrace/shared/controller"
+	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/lease"
+)
+
+// modeDefault takes back what was set.
+const modeDefault = "default"
+
+// followWait is how long a command waits for the members to follow. Unit: time.
+// Source: they are told within milliseconds.
+const followWait = 5 * time.Second
+
+func mode(ctx context.Context, s session) error {
+	if len(s.args) == 1 {
+		words, err := flags("mode", s.args, nil, "ROLE")
+		if err != nil {
+			return err
+		}
+		return s.sayMode(ctx, words[0])
+	}
+	words, err := flags("mode", s.args, nil, "ROLE", "MODE")
+	if err != nil {
+		return err
+	}
+	role, want := words[0], words[1]
+	if want != modeDefault && !controller.ValidMode(want) {
+		return fmt.Errorf("%w: MODE is %q; it must be off, shadow, active or default", errUsage, want)
+	}
+	if err := SetMode(ctx, s.bus, role, want); err != nil {
+		return err
+	}
+	return s.awaitMode(ctx, role, want)
+}
+
+// SetMode puts a role in a mode, or with "default" lets each member's setting
+// count again.
+func SetMode(ctx context.Context, b *bus.Bus, role, mode string) error {
+	key, facts := controller.ModeKey(role), b.KV(bus.Facts)
+	for {
+		_, rev, err := facts.Get(ctx, key)
+		none := errors.Is(err, bus.ErrNone)
+		switch {
+		case err != nil && !none:
+			return fmt.Errorf("reading the mode of %s: %w", role, err)
+		case none && mode == modeDefault:
+			return nil
+		case none:
+			rev = 0
+		}
+		if mode == modeDefault {
+			err = facts.Delete(ctx, key, rev)
+		} else {
+			_, err = facts.Put(ctx, key, []byte(mode), rev, 0)
+		}
+		if !errors.Is(err, bus.ErrRefused) { // another command came first: read what it set
+			return err
+		}
+	}
+}
+
+func (s session) sayMode(ctx context.Context, role string) error {
+	switch set, _, err := s.bus.KV(bus.Facts).Get(ctx, controller.ModeKey(role)); {
+	case errors.Is(err, bus.ErrNone):
+		fmt.Fprintf(s.out, "%s: none is set, MILLRACE_CONTROLLER_MODE of each member counts\n", role)
+	case err != nil:
+		return fmt.Errorf("reading the mode of %s: %w", role, err)
+	default:
+		fmt.Fprintf(s.out, "%s: %s\n", role, set)
+	}
+	members, err := modesOf(ctx, s.bus, role)
+	for host, mode := range members {
+		fmt.Fprintf(s.out, "  %s is %s\n", host, mode)
+	}
+	return err
+}
+
+// modesOf asks the members of a role; by host.
+func modesOf(ctx context.Context, b *bus.Bus, role string) (map[string]string, error) {
+	answers, err := b.AskAll(ctx, lease.StatusSubject(b.Cluster()), nil, gatherWait)
+	if err != nil && !errors.Is(err, event.ErrNoResponders) {
+		return nil, fmt.Errorf("asking members: %w", err)
+	}
+	out := map[string]string{}
+	for _, a := range answers {
+		m := &millracev1.MemberStatus{}
+		if err := proto.Unmarshal(a, m); err != nil {
+			return nil, fmt.Errorf("reading a member's answer: %w", err)
+		}
+		if m.GetMember().GetRole() == role {
+			out[m.GetMember().GetHost()] = m.GetMode()
+		}
+	}
+	return out, nil
+}
+
+// awaitMode waits until all members follow, and says how many do.
+func (s session) awaitMode(ctx context.Context, role, want string) error {
+	for began := time.Now(); ; {
+		members, err := modesOf(ctx, s.bus, role)
+		if err != nil {
+			return err
+		}
+		following := 0
+		for _, mode := range members {
+			if mode == want || want == modeDefault {
+				following++
+			}
+		}
+		switch {
+		case len(members) == 0:
+			fmt.Fprintf(s.out, "%s: %s is set; no member of that role answers\n", role, want)
+			return nil
+		case following == len(members):
+			fmt.Fprintf(s.out, "%s: %s, %d of %d members follow\n", role, want, following, len(members))
+			return nil
+		case time.Since(began) > followWait:
+			return fmt.Errorf("%s is set to %s, but only %d of %d members follow", role, want, following, len(members))
+		}
+	}
+}
+
+// ShadowReport is how far what a role in shadow mode would have written differs
+// from what the cluster has become.
+type ShadowReport struct {
+	Role string `json:"role"`
+	// Members in shadow mode, and all that answered.
+	Shadowing int `json:"shadowing"`
+	Members   int `json:"members"`
+	// Agreed: keys that wanted a write and want none any more. Equal: keys that
+	// want one which changes nothing that counts. Differing: all others.
+	Agreed    uint64      `json:"agreed"`
+	Equal     uint64      `json:"equal"`
+	Differing uint64      `json:"differing"`
+	Dropped   uint64      `json:"dropped,omitempty"`
+	Keys      []ShadowKey `json:"keys,omitempty"`
+}
+
+// ShadowKey is one key that differs.
+type ShadowKey struct {
+	Key          string       `json:"key"`
+	Host         string       `json:"host"`
+	SinceSeconds float64      `json:"sinceSeconds"`
+	Writes       []string     `json:"writes"`
+	Differences  []Difference `json:"differences"`
+}
+
+// Difference is one field.
+type Difference struct {
+	Field string `json:"field"`
+	Want  string `json:"want"`
+	Have  string `json:"have"`
+}
+
+func shadow(ctx context.Context, s session) error {
+	format := ""
+	words, err := flags("shadow", s.args, func(fs *flag.FlagSet) { outputFlag(fs, &format) }, "ROLE")
+	if err != nil {
+		return err
+	}
+	report, err := Shadow(ctx, s.bus, words[0])
+	if err != nil {
+		return err
+	}
+	return s.print(format, report, func(w io.Writer) error { return renderShadow(w, report) })
+}
+
+// Shadow asks the members of a role.
+func Shadow(ctx context.Context, b *bus.Bus, role string) (*ShadowReport, error) {
+	request, err := proto.Marshal(&millracev1.ShadowRequest{Role: role})
+	if err != nil {
+		return nil, fmt.Errorf("forming a request: %w", err)
+	}
+	answers, err := b.AskAll(ctx, controller.ShadowSubject(b.Cluster()), request, gatherWait)
+	if err != nil && !errors.Is(err, event.ErrNoResponders) {
+		return nil, fmt.Errorf("asking members: %w", err)
+	}
+	out := &ShadowReport{Role: role}
+	for _, data := range answers {
+		a := &millracev1.ShadowReport{}
+		if err := proto.Unmarshal(data, a); err != nil {
+			return nil, fmt.Errorf("reading a member's answer: %w", err)
+		}
+		out.add(a)
+	}
+	return out, nil
+}
+
+func (r *ShadowReport) add(a *millracev1.ShadowReport) {
+	r.Members++
+	if a.GetMode() == controller.ModeShadow {
+		r.Shadowing++
+	}
+	r.Agreed += a.GetAgreed()
+	r.Equal += a.GetEqual()
+	r.Differing += a.GetDiffering()
+	r.Dropped += a.GetDropped()
+	for _, k := range a.GetKeys() {
+		key := ShadowKey{
+			Key: k.GetKey().GetKind() + " " + keyOf(k.GetKey()), Host: a.GetHost(),
+			SinceSeconds: k.GetSince().AsDuration().Seconds(), Writes: k.GetWrites(),
+		}
+		for _, d := range k.GetDifferences() {
+			key.Differences = append(key.Differences, Difference{d.GetField(), d.GetWant(), d.GetHave()})
+		}
+		r.Keys = append(r.Keys, key)
+	}
+}
+
+func renderShadow(w io.Writer, r *ShadowReport) error {
+	fmt.Fprintf(w, "%s: %d of %d members are in shadow mode\n", r.Role, r.Shadowing, r.Members)
+	fmt.Fprintf(w, "  %d keys came to agree, %d want a write that changes nothing that counts, %d differ\n", r.Agreed, r.Equal, r.Differing)
+	if r.Dropped > 0 {
+		fmt.Fprintf(w, "  %d keys were too many to compare\n", r.Dropped)
+	}
+	for _, k := range r.Keys {
+		fmt.Fprintf(w, "\n%s, since %s, at %s\n", k.Key, seconds(k.SinceSeconds), k.Host)
+		for _, held := range k.Writes {
+			fmt.Fprintf(w, "  held back: %s\n", held)
+		}
+		for _, d := range k.Differences {
+			fmt.Fprintf(w, "  %s\n    would be  %s\n    is        %s\n", d.Field, d.Want, d.Have)
+		}
+	}
+	return nil
+}
