@@ -35,6 +35,7 @@ type Edges struct {
 	started time.Time
 	missing atomic.Pointer[string] // what the bus lacks; nil: not asked yet
 	rates   *rates.Rates
+	jobs    []job
 }
 
 // Connect opens both edges under the name of a role. Neither has to be there
@@ -134,6 +135,7 @@ func (e *Edges) Run(ctx context.Context, cfg controller.Config, def controller.D
 	l := e.Lease(units, c.Joinable(), c.Status)
 	e.env.Health.Ready("controller", c.Ready)
 	defer e.serveRates(ctx)()
+	defer e.serveJobs(ctx)()
 	return controller.Serve(ctx, c, l)
 }
 

@@ -1,0 +1,84 @@
+package role
+
+import (
+	"context"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/millrace-io/millrace/shared/bus"
+	"github.com/millrace-io/millrace/shared/lease"
+)
+
+// Work is what a job does on the member that holds it, until ctx ends: because
+// the job is handed over, or because it is lost, or may be. Before each side
+// effect g is asked Valid, as for a partition; two holders at once must be
+// harmless. nil: done, until another member takes over; an error: once more,
+// after a while.
+type Work = func(ctx context.Context, g *lease.Grant) error
+
+// job is a piece of work that is not cut into partitions.
+type job struct {
+	name string
+	work Work
+}
+
+// Job makes one member of the role at a time do work, for what counts or orders
+// the whole cluster: the holder of a lease of its own. It is to be called before
+// Run, which serves it; name is the job's for good.
+func (e *Edges) Job(name string, work Work) {
+	e.jobs = append(e.jobs, job{name, work})
+}
+
+// serveJobs takes part in all jobs until ctx ends; wait returns once each has been
+// handed over.
+func (e *Edges) serveJobs(ctx context.Context) (wait func()) {
+	if len(e.jobs) == 0 {
+		return func() {}
+	}
+	held := promauto.With(e.env.Registry).NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "millrace", Subsystem: "job", Name: "held",
+		Help: "1 on the member that does the job.",
+	}, []string{"job"})
+	var serving sync.WaitGroup
+	for _, j := range e.jobs {
+		holding := held.WithLabelValues(j.name)
+		l := lease.New(lease.Config{
+			Role: e.name + "." + j.name, Cluster: e.Bus.Cluster(), Units: []string{"job"},
+			Host: e.host, Version: e.env.Version,
+		}, e.Bus.KV(bus.Own), e.Bus, e.env.Log.With("job", j.name), nil)
+		serving.Go(func() {
+			_ = l.Run(ctx, func(ctx context.Context, g *lease.Grant) error { // it returns nil
+				holding.Set(1)
+				defer holding.Set(0)
+				return j.hold(ctx, g)
+			})
+		})
+	}
+	return serving.Wait
+}
+
+// hold works until the job is to be handed over or is lost.
+func (j job) hold(ctx context.Context, g *lease.Grant) error {
+	working, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- j.work(working, g) }()
+	select {
+	case <-g.Draining():
+	case <-ctx.Done():
+	case err := <-ended:
+		if err != nil {
+			return err
+		}
+		select { // done; it stays ours, so that nobody does it again
+		case <-g.Draining():
+		case <-ctx.Done():
+		}
+		return nil
+	}
+	cancel()
+	<-ended // what it says now is that it was interrupted
+	return nil
+}
