@@ -70,6 +70,7 @@ var rooms = map[string]room{
 	"shared/clock":      {floor: 2},
 	"shared/lease":      {floor: 3, may: join(below, ours("shared/clock"), instruments, tracing, xsync)},
 	"shared/silence":    {floor: 3, may: join(below, ours("shared/clock"), instruments, tracing, xsync)},
+	"shared/facts":      {floor: 3, may: below},
 	"shared/rates":      {floor: 3, may: join(below, ours("shared/clock"), instruments, tracing, xsync)},
 	"shared/cache":      {floor: 3, may: join(below, instruments, tracing, xsync)},
 	"shared/controller": {floor: 3, may: join(below, ours("shared/lease", "shared/cache"), workqueue, instruments, tracing, xsync)},

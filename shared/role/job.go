@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
-	"github.com/millrace-io/millrace/shared/bus"
 	"github.com/millrace-io/millrace/shared/lease"
 )
 
@@ -44,10 +43,7 @@ func (e *Edges) serveJobs(ctx context.Context) (wait func()) {
 	var serving sync.WaitGroup
 	for _, j := range e.jobs {
 		holding := held.WithLabelValues(j.name)
-		l := lease.New(lease.Config{
-			Role: e.name + "." + j.name, Cluster: e.Bus.Cluster(), Units: []string{"job"},
-			Host: e.host, Version: e.env.Version,
-		}, e.Bus.KV(bus.Own), e.Bus, e.env.Log.With("job", j.name), nil)
+		l := e.Group(j.name, []string{"job"})
 		serving.Go(func() {
 			_ = l.Run(ctx, func(ctx context.Context, g *lease.Grant) error { // it returns nil
 				holding.Set(1)
@@ -79,6 +75,6 @@ func (j job) hold(ctx context.Context, g *lease.Grant) error {
 		return nil
 	}
 	cancel()
-	<-ended // what it says now is that it was interrupted
+	_ = <-ended // that it was interrupted
 	return nil
 }

@@ -152,6 +152,15 @@ func (e *Edges) Lease(units []string, ready <-chan struct{}, status func() *mill
 	return l
 }
 
+// Group returns this process's part in sharing units among the members of the
+// role, apart from those that Lease shares. The membership counts at once, and
+// nothing of it stands in status, metrics or readiness.
+func (e *Edges) Group(name string, units []string) *lease.Lease {
+	return lease.New(lease.Config{
+		Role: e.name + "." + name, Cluster: e.Bus.Cluster(), Units: units, Host: e.host, Version: e.env.Version,
+	}, e.Bus.KV(bus.Own), e.Bus, e.env.Log.With("group", name), nil)
+}
+
 // status completes what a role says with what the process knows.
 func (e *Edges) status(member string, s *millracev1.MemberStatus) []byte {
 	s.Member = &millracev1.Member{
