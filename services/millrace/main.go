@@ -86,6 +86,8 @@ func run(args []string, out, complaints io.Writer) int {
 	case "help", "-h", "--help":
 		usage(out)
 		return process.ExitOK
+	case "probe":
+		return operator.Probe(args[1:], complaints, settings()...)
 	}
 	if code, ok := operator.Run(name, args[1:], out, complaints, settings()...); ok {
 		return code
@@ -112,5 +114,6 @@ func usage(w io.Writer) {
 	for _, line := range operator.Usage() {
 		fmt.Fprintf(w, "  %s\n", line)
 	}
+	fmt.Fprintf(w, "  %-22s %s\n", "probe [livez|kube]", "for health checks: is the role here ready, does it live, is the API server there")
 	fmt.Fprintln(w, "  version                what this binary is\n  help                   this text")
 }
