@@ -18,6 +18,7 @@ VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # A tool is found under the hash of what decides its content.
 TOOLS_KEY := $(shell { $(GO) env GOVERSION; cat deploy/tools/go.mod deploy/tools/go.sum; } | cksum | cut -d' ' -f1)
 PROTO_KEY := $(shell { $(GO) env GOVERSION; grep -F 'google.golang.org/protobuf ' go.mod; } | cksum | cut -d' ' -f1)
+HELM_KEY  := $(shell { $(GO) env GOVERSION; cat deploy/tools/helm/go.mod deploy/tools/helm/go.sum; } | cksum | cut -d' ' -f1)
 TOOLS     := $(CACHE)/tools/$(TOOLS_KEY)
 PROTO_BIN := $(CACHE)/tools/protoc-gen-go-$(PROTO_KEY)
 
@@ -26,6 +27,7 @@ BUF           := $(TOOLS)/buf
 GOVULNCHECK   := $(TOOLS)/govulncheck
 BENCHSTAT     := $(TOOLS)/benchstat
 PROTOC_GEN_GO := $(PROTO_BIN)/protoc-gen-go
+HELM          := $(CACHE)/tools/helm-$(HELM_KEY)/helm
 
 ## What may be set on the command line
 
@@ -81,7 +83,8 @@ clean: ## Removes bin/ and test results; keeps the cache of tools and servers.
 
 # What runs whole installations runs alone, after the rest: it measures time.
 .PHONY: test
-test: devcluster ## Every test, on a real API server and real NATS. PKG=./shared/lease narrows it.
+test: export HELM := $(HELM)
+test: devcluster $(HELM) ## Every test, on a real API server and real NATS. PKG=./shared/lease narrows it.
 ifeq ($(PKG),./...)
 	@$(GO) test -p 2 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $$($(GO) list ./... | grep -v /deploy/)
 	@$(GO) test -p 1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./deploy/...
@@ -152,6 +155,38 @@ vuln: $(GOVULNCHECK) ## Known vulnerabilities in code that is called.
 		echo "$$out"; exit $$rc; \
 	fi
 
+##@ Deploy
+
+.PHONY: chart
+chart: devcluster $(HELM) ## charts/millrace: lint, schema, golden files, rights, and a real API server that takes it all.
+	@$(HELM) lint charts/millrace --strict --values deploy/chart/testdata/default.values.yaml
+	@HELM=$(HELM) $(GO) test -count=1 $(TEST_FLAGS) ./deploy/chart ./services/millrace
+
+# Static binaries are put into images FROM scratch: nothing is pulled. The server
+# that tests need is built under the name of the public image.
+IMAGE ?= millrace:dev
+DOCKER ?= docker
+COMPOSE ?= $(shell if $(DOCKER) compose version >/dev/null 2>&1; then echo $(DOCKER) compose; else echo docker-compose; fi)
+NATS_VERSION = $(shell $(GO) list -m -f '{{.Version}}' github.com/nats-io/nats-server/v2)
+
+.PHONY: images
+images: build ## Images of millrace, and of NATS and the API server for development, with no registry.
+	@rm -rf bin/image && mkdir -p bin/image/data && cp bin/millrace bin/image/
+	@cp "$$(deploy/devcluster/build --only devcluster)/devcluster" bin/image/
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '-s -w' -o bin/image/nats-server github.com/nats-io/nats-server/v2
+	@$(DOCKER) build -q --target millrace --label org.opencontainers.image.version=$(VERSION) -t $(IMAGE) -f deploy/Dockerfile bin/image
+	@$(DOCKER) build -q --target nats -t nats:$(patsubst v%,%,$(NATS_VERSION)) -f deploy/Dockerfile bin/image
+	@$(DOCKER) build -q --target devcluster -t millrace-devcluster:dev -f deploy/Dockerfile bin/image
+
+.PHONY: up
+up: images ## docker-compose.yaml: an API server, NATS and every role twice, until all are healthy.
+	@$(COMPOSE) up -d
+	@deploy/tools/healthy '$(DOCKER)' $$($(COMPOSE) ps -q)
+
+.PHONY: down
+down: ## Stops what `up` started, and removes its volumes.
+	@$(COMPOSE) down --volumes --remove-orphans
+
 ##@ See and measure
 
 .PHONY: demo
@@ -203,7 +238,11 @@ ci: ## What CI runs: every check, each once, and a table of them.
 ##@ Tools, built on first use from deploy/tools/go.mod
 
 .PHONY: tools
-tools: $(GOLANGCI_LINT) $(BUF) $(GOVULNCHECK) $(BENCHSTAT) $(PROTOC_GEN_GO) ## All of them now, instead of on first use.
+tools: $(GOLANGCI_LINT) $(BUF) $(GOVULNCHECK) $(BENCHSTAT) $(PROTOC_GEN_GO) $(HELM) ## All of them now, instead of on first use.
+
+.PHONY: helm
+helm: $(HELM) ## Says where the pinned helm is.
+	@echo $(HELM)
 
 # Built beside its final name and moved, so that a build cut short leaves nothing.
 define build_tool
@@ -217,3 +256,4 @@ $(BUF):           ; $(call build_tool,-C deploy/tools,github.com/bufbuild/buf/cm
 $(GOVULNCHECK):   ; $(call build_tool,-C deploy/tools,golang.org/x/vuln/cmd/govulncheck)
 $(BENCHSTAT):     ; $(call build_tool,-C deploy/tools,golang.org/x/perf/cmd/benchstat)
 $(PROTOC_GEN_GO): ; $(call build_tool,,google.golang.org/protobuf/cmd/protoc-gen-go)
+$(HELM):          ; $(call build_tool,-C deploy/tools/helm -trimpath -ldflags '-s -w',helm.sh/helm/v4/cmd/helm)

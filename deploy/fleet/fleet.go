@@ -113,7 +113,7 @@ func (f *Fleet) URL() string {
 // build makes the two binaries that are ours to build; Go's cache makes that
 // quick.
 func (f *Fleet) build(ctx context.Context) error {
-	root, err := moduleRoot()
+	root, err := ModuleRoot()
 	if err != nil {
 		return err
 	}
@@ -157,8 +157,8 @@ func lookAtSources(root string) error {
 	return nil
 }
 
-// moduleRoot is the folder of the nearest go.mod upwards.
-func moduleRoot() (string, error) {
+// ModuleRoot is the folder of the nearest go.mod upwards.
+func ModuleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("finding the module: %w", err)

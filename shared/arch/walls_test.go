@@ -88,6 +88,7 @@ var rooms = map[string]room{
 	// Silence has no role that shows it yet, so it is listened to as a role would.
 	"deploy/e2e":   {floor: 6, may: join(outside, ours("deploy/fleet", "shared/silence"))},
 	"deploy/bench": {floor: 6, may: join(outside, ours("deploy/fleet"))},
+	"deploy/chart": {floor: 6, may: join(outside, ours("deploy/fleet"))},
 	"deploy/demo":  {floor: 6, may: join(outside, ours("deploy/fleet"))},
 
 	"shared/arch": {floor: 6},
