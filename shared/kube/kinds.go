@@ -151,7 +151,7 @@ func typedSource(kind event.Kind, t typedKind, c rest.Interface) source {
 		},
 		get: func(ctx context.Context, key event.Key) (runtime.Object, error) {
 			object := t.object()
-			err := c.Get().Namespace(key.Namespace).Resource(resource).Name(key.Name).Do(ctx).Into(object)
+			err := c.Get().NamespaceIfScoped(key.Namespace, !t.cluster).Resource(resource).Name(key.Name).Do(ctx).Into(object)
 			return object, err
 		},
 	}

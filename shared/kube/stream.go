@@ -11,9 +11,11 @@ const (
 	// streamBuffer is how much of a watch is read at once. Unit: bytes. Source: a
 	// read that fills less has emptied what HTTP/2 holds, which is up to 4 MiB.
 	streamBuffer = 64 << 10
-	// surelyWaiting is how long a read has lasted that found nothing to return.
-	// Unit: time. Source: a copy of streamBuffer takes some 10 µs.
-	surelyWaiting = 2 * time.Millisecond
+	// sampleEvery is the least time between two looks at the connection. Unit:
+	// time. Source: bytes for this watch that had come at the first look have woken
+	// its reader by the second, unless the process stood still in between; then
+	// the first look was before that.
+	sampleEvery = 15 * time.Millisecond
 )
 
 // heardStream is the body of a watch that knows up to when everything that had
@@ -30,11 +32,16 @@ type heardStream struct {
 	// taken is up to when everything has been; waits is since when a read for
 	// more lasts, negative while there is none.
 	taken, waits atomic.Int64
+
+	// What the last look saw; Proof's alone.
+	looked, sawWaits, sawHeard, proven int64
 }
 
 func newHeardStream() *heardStream {
-	s := &heardStream{buf: make([]byte, streamBuffer)}
+	s := &heardStream{buf: make([]byte, streamBuffer), sawWaits: -1, proven: -1}
 	s.waits.Store(-1)
+	s.taken.Store(-1)
+	s.drained = -1
 	return s
 }
 
@@ -68,16 +75,27 @@ func (s *heardStream) fill() error {
 
 func (s *heardStream) Close() error { return s.body.Close() }
 
-// heard is up to when everything that arrived has been taken: while the reader
-// waits, whatever arrives on the connection is not for it. busy: what it took is
-// still being passed on.
-func (s *heardStream) heard(conn *heardConn, busy bool) time.Time {
-	waits := s.waits.Load()
-	last := time.Duration(s.taken.Load())
-	if !busy && waits >= 0 && time.Since(started)-time.Duration(waits) > surelyWaiting {
-		last = max(last, time.Duration(conn.last.Load()))
+// heard is up to when everything that arrived has been taken; negative for not at
+// all. Bytes that had come at an earlier look, and for which a reader that waited
+// then still waits, were not for it. busy: what it took is still being passed on.
+//
+// ⚠ The newest bytes prove nothing: when a frozen process thaws they have come,
+// and what they tell waits for goroutines that have not run yet.
+func (s *heardStream) heard(conn *heardConn, busy bool) time.Duration {
+	now := int64(time.Since(started))
+	s.proven = max(s.proven, s.taken.Load())
+	if now-s.looked < int64(sampleEvery) {
+		return time.Duration(s.proven)
 	}
-	return started.Add(last)
+	waits := s.waits.Load()
+	if busy {
+		waits = -1
+	}
+	if waits >= 0 && waits == s.sawWaits {
+		s.proven = max(s.proven, s.sawHeard)
+	}
+	s.looked, s.sawWaits, s.sawHeard = now, waits, conn.last.Load()
+	return time.Duration(s.proven)
 }
 
 type streamKey struct{}
@@ -93,6 +111,6 @@ func through(ctx context.Context, body io.ReadCloser) io.ReadCloser {
 	if !ok {
 		return body
 	}
-	s.body, s.r, s.w, s.drained = body, 0, 0, 0
+	s.body, s.r, s.w = body, 0, 0
 	return s
 }

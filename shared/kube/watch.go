@@ -243,13 +243,18 @@ func (w *Watch) Absent() bool {
 // from the watch and passed on, but for the event or two that are being passed on
 // right now. Bytes prove it: an event, or the answer to a ping (sent after a
 // second of silence). Zero while no watch is open or the transport does not tell.
+// It is to be asked again and again: the answer lags by one call.
 func (w *Watch) Proof() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.status.established || w.status.conn == nil {
 		return time.Time{}
 	}
-	return w.status.stream.heard(w.status.conn, w.status.calling)
+	heard := w.status.stream.heard(w.status.conn, w.status.calling)
+	if heard < 0 {
+		return time.Time{}
+	}
+	return started.Add(heard)
 }
 
 func (w *Watch) note(change func(*status)) {
