@@ -41,7 +41,11 @@ func TestSilence(t *testing.T) {
 		Nodes: kubetest.NodeNames("beat", 20), Beat: beatEvery, StatusEvery: 20 * time.Second,
 	})
 	e := listen(ctx, t, f, kubelet, kubetest.NodeNames("beat", 20))
-	e.watchers = []*fleet.Member{start(ctx, t, f, "watcher"), start(ctx, t, f, "watcher")}
+	proxy := kubetest.StartProxy(t, f.Cluster) // of the watchers alone
+	kubeconfig, err := proxy.Kubeconfig("watcher")
+	e.must(t, err)
+	e.env = "KUBECONFIG=" + kubeconfig
+	e.watchers = []*fleet.Member{start(ctx, t, f, "watcher", e.env), start(ctx, t, f, "watcher", e.env)}
 	ready(ctx, t, e.watchers...)
 	e.judging(ctx, 30*time.Second)
 
@@ -50,7 +54,7 @@ func TestSilence(t *testing.T) {
 		e.through(ctx, t, func() {
 			holder := e.holder(ctx, t)
 			holder.Kill()
-			e.watchers = append(slices.DeleteFunc(e.watchers, func(m *fleet.Member) bool { return m == holder }), start(ctx, t, f, "watcher"))
+			e.watchers = append(slices.DeleteFunc(e.watchers, func(m *fleet.Member) bool { return m == holder }), start(ctx, t, f, "watcher", e.env))
 		})
 	})
 	t.Run("the watcher is frozen and thaws", func(t *testing.T) {
@@ -69,6 +73,16 @@ func TestSilence(t *testing.T) {
 			pass(ctx, 2*silentFor)
 			e.must(t, f.Cluster.Thaw())
 		})
+	})
+	t.Run("the API server is away from the watchers", func(t *testing.T) {
+		e.through(ctx, t, func() {
+			proxy.Down()
+			pass(ctx, 2*silentFor)
+			proxy.Up()
+		})
+	})
+	t.Run("the API server's cache has stopped", func(t *testing.T) {
+		e.mirage(ctx, t, func() { proxy.Hold("leases") }, func() { proxy.Release("leases") })
 	})
 	t.Run("NATS is away", func(t *testing.T) {
 		e.through(ctx, t, func() {
@@ -98,12 +112,17 @@ type ears struct {
 	names      []string
 	partitions []*silence.Partition
 	watchers   []*fleet.Member
+	env        string // of watchers
 
 	mu            sync.Mutex
 	quiet         map[string]bool      // silent on purpose
 	slow          map[string]time.Time // when it last paused for long, on no purpose
 	told          map[string]time.Time // since when it is told to be silent
 	looks, judged int
+	// blind: the watch is known to tell nothing; what is told is then compared
+	// with a live read, as a controller does. contradicted counts these.
+	blind        bool
+	contradicted int
 }
 
 func listen(ctx context.Context, t *testing.T, f *fleet.Fleet, kubelet *kubetest.Kubelet, names []string) *ears {
@@ -158,6 +177,10 @@ func (e *ears) look() {
 			delete(e.told, name)
 		case e.told[name].IsZero():
 			e.told[name] = now
+		}
+		if silent && e.blind && !e.quiet[name] {
+			e.readLive(name)
+			continue
 		}
 		if silent && !e.quiet[name] && now.Sub(e.slow[name]) > 2*silentFor {
 			e.t.Errorf("%s is told to be silent for %s; its last beat was %s ago", name, v.Silence, truly)
@@ -245,6 +268,70 @@ func (e *ears) through(ctx context.Context, t *testing.T, wrong func()) {
 	resume(ctx, t)
 }
 
+// readLive does what a controller does before it acts: the read must contradict
+// the digest, and nobody of the partition is judged from then on.
+func (e *ears) readLive(name string) {
+	client := e.f.Cluster.Client()
+	ctx := e.t.Context()
+	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return
+	}
+	lease, err := client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return
+	}
+	live := beat.Beat{Node: name, UID: string(node.UID), Renewed: lease.Spec.RenewTime.UnixMicro()}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			live.Heartbeat = c.LastHeartbeatTime.Unix()
+		}
+	}
+	p := e.partitions[partition.OfKey(event.Key{Name: name}, partitions)]
+	if p.Live(live) {
+		e.t.Errorf("%s beats, and a live read agrees with the digest that it does not", name)
+	}
+	if why := p.Suspended(); why != beat.Contradicted {
+		e.t.Errorf("after a contradiction judging is suspended for %q", why)
+	}
+	e.contradicted++
+}
+
+// mirage: the watch tells nothing any more while pings are answered, which no
+// digest can know. One live read in each partition finds it.
+func (e *ears) mirage(ctx context.Context, t *testing.T, begin, end func()) {
+	used := map[int]bool{}
+	for _, name := range e.names {
+		used[partition.OfKey(event.Key{Name: name}, partitions)] = true
+	}
+	e.mu.Lock()
+	e.blind, e.contradicted = true, 0
+	e.mu.Unlock()
+	begin()
+	eventually(ctx, t, 6*silentFor, "every partition is contradicted", func() (bool, string) {
+		n := 0
+		for i := range used {
+			if e.partitions[i].Suspended() == beat.Contradicted {
+				n++
+			}
+		}
+		return n == len(used), fmt.Sprintf("%d of %d", n, len(used))
+	})
+	pass(ctx, silentFor)
+	e.mu.Lock()
+	reads := e.contradicted
+	e.mu.Unlock()
+	end()
+	e.judging(ctx, 40*time.Second)
+	e.mu.Lock()
+	e.blind = false
+	e.mu.Unlock()
+	t.Logf("%d live reads in %d partitions", reads, len(used))
+	if reads > 2*len(used) {
+		t.Errorf("%d live reads in %d partitions; one of each is enough", reads, len(used))
+	}
+}
+
 // holder is the watcher that holds nodes.
 func (e *ears) holder(ctx context.Context, t *testing.T) (m *fleet.Member) {
 	t.Helper()
@@ -279,9 +366,9 @@ func (e *ears) recreate(ctx context.Context, t *testing.T) {
 	e.toldAt(ctx, t, name, 3*silentFor)
 	nodes := e.f.Cluster.Client().CoreV1().Nodes()
 	e.must(t, nodes.Delete(ctx, name, metav1.DeleteOptions{}))
+	began := time.Now()
 	made, err := nodes.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	e.must(t, err)
-	began := time.Now()
 	var at time.Duration
 	eventually(ctx, t, 4*silentFor, "the new node is told to be silent", func() (bool, string) {
 		v := e.of(name)
