@@ -74,7 +74,7 @@ func TestSecretsAndConfigMapsAreOnlyEverAskedForAsMetadata(t *testing.T) {
 		"named among the metadata": {Metadata: []event.Kind{"secrets", "configmaps"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for kind, k := range kindsOf(cfg, nil) {
+			for kind, k := range kindsOf(cfg, newMetrics(nil), nil) {
 				if !k.metadataOnly {
 					t.Errorf("%s would be read whole", kind)
 				}

@@ -13,7 +13,7 @@ import (
 // streams, and each kind that is held here.
 func (h *holder) watchOver(health *telemetry.Health) (remove func()) {
 	removes := []func(){health.Ready("streams", h.keeper.state)}
-	for kind, k := range h.kinds {
+	for kind, k := range h.all() {
 		removes = append(removes, health.Ready(string(kind), func() error { return k.status.ready(time.Now()) }))
 		if k.beats != nil {
 			removes = append(removes, health.Ready("heartbeats", func() error { return k.beats.status.ready(time.Now()) }))
@@ -30,7 +30,7 @@ func (h *holder) watchOver(health *telemetry.Health) (remove func()) {
 func (h *holder) memberStatus() *millracev1.MemberStatus {
 	now := time.Now()
 	status := &millracev1.MemberStatus{}
-	for _, k := range h.kinds {
+	for _, k := range h.all() {
 		if unit, kind := k.status.proto(now); kind != nil {
 			status.Partitions = append(status.Partitions, unit)
 			status.Kinds = append(status.Kinds, kind)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/millrace-io/millrace/shared/backoff"
@@ -41,12 +43,43 @@ type holder struct {
 	api    server
 	log    *slog.Logger
 	keeper *keeper
-	kinds  map[event.Kind]kindOf
+	// metrics are those of all kinds, tombstones is how long a tombstone lives.
+	metrics    *metrics
+	tombstones time.Duration
+
+	mu    sync.Mutex
+	kinds map[event.Kind]kindOf // all there may be grants for; it only grows
+}
+
+// carry prepares a kind that this watcher may come to hold.
+func (h *holder) carry(kind event.Kind) kindOf {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k, ok := h.kinds[kind]
+	if !ok {
+		k = newKind(kind, h.metrics, h.tombstones)
+		h.kinds[kind] = k
+	}
+	return k
+}
+
+// kind returns one of them.
+func (h *holder) kind(kind event.Kind) kindOf {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.kinds[kind]
+}
+
+// all returns all of them.
+func (h *holder) all() map[event.Kind]kindOf {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.kinds)
 }
 
 // hold publishes one kind until its grant is drained or lost.
 func (h *holder) hold(ctx context.Context, g *lease.Grant) error {
-	return h.publish(ctx, h.kinds[event.Kind(g.Unit())], g)
+	return h.publish(ctx, h.kind(event.Kind(g.Unit())), g)
 }
 
 // publish runs the kind's owner, again and again if it ends by itself.

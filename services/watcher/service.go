@@ -10,11 +10,15 @@ package watcher
 import (
 	"cmp"
 	"context"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace-io/millrace/shared/bus"
 	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/facts"
 	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/process"
 	"github.com/millrace-io/millrace/shared/role"
@@ -44,26 +48,38 @@ func Run(ctx context.Context, env *process.Env) error {
 	tasks.Go(func() { h.keeper.run(keeping) })
 	defer tasks.Wait()
 	defer stop()
+	defer h.serveDemand(ctx, env, edges, cfg.Kinds)()
 	return members.Run(ctx, h.hold)
 }
 
-func newHolder(env *process.Env, edges *role.Edges, cfg Kinds) *holder {
-	h := &holder{
-		bus: edges.Bus, api: apiServer{edges.API}, log: env.Log,
-		keeper: newKeeper(edges.Bus, env.Log), kinds: kindsOf(cfg, env.Registry),
+// serveDemand takes part in carrying what is demanded until ctx ends; wait
+// returns once it has been handed over.
+func (h *holder) serveDemand(ctx context.Context, env *process.Env, edges *role.Edges, cfg Kinds) (wait func()) {
+	demand := facts.NewDemand(edges.Bus.KV(bus.Facts))
+	d := &demanded{
+		h: h, demands: demand, set: slices.Concat(cfg.Kinds, cfg.Metadata), ready: env.Health.Ready, log: env.Log,
+		carry: func(ctx context.Context, units []string) { _ = edges.Group("demand", units).Run(ctx, h.hold) }, // it returns nil
 	}
-	return h
+	var tasks sync.WaitGroup
+	tasks.Go(func() { demand.Run(ctx) })
+	tasks.Go(func() { d.run(ctx) })
+	return tasks.Wait
 }
 
-// kindsOf prepares everything that this watcher may come to hold.
-func kindsOf(cfg Kinds, reg prometheus.Registerer) map[event.Kind]kindOf {
-	m := newMetrics(reg)
+func newHolder(env *process.Env, edges *role.Edges, cfg Kinds) *holder {
+	m := newMetrics(env.Registry)
+	return &holder{
+		bus: edges.Bus, api: apiServer{edges.API}, log: env.Log, keeper: newKeeper(edges.Bus, env.Log),
+		metrics: m, tombstones: cfg.tombstones(), kinds: kindsOf(cfg, m, env.Registry),
+	}
+}
+
+// kindsOf prepares everything that the setting lets this watcher come to hold.
+func kindsOf(cfg Kinds, m *metrics, reg prometheus.Registerer) map[event.Kind]kindOf {
 	kinds := make(map[event.Kind]kindOf)
 	for _, unit := range cfg.units() {
 		kind := event.Kind(unit)
-		k := kindOf{
-			kind: kind, metadataOnly: !withBody[kind], tombstones: cmp.Or(cfg.TombstoneLife, tombstoneLife), metrics: m.of(kind), status: &kindStatus{kind: kind},
-		}
+		k := newKind(kind, m, cfg.tombstones())
 		if kind == kube.Nodes {
 			k.beats = newBeats(reg)
 		}
@@ -71,3 +87,11 @@ func kindsOf(cfg Kinds, reg prometheus.Registerer) map[event.Kind]kindOf {
 	}
 	return kinds
 }
+
+func newKind(kind event.Kind, m *metrics, tombstones time.Duration) kindOf {
+	return kindOf{
+		kind: kind, metadataOnly: !withBody[kind], tombstones: tombstones, metrics: m.of(kind), status: &kindStatus{kind: kind},
+	}
+}
+
+func (k Kinds) tombstones() time.Duration { return cmp.Or(k.TombstoneLife, tombstoneLife) }

@@ -77,7 +77,10 @@ func (w *world) watcher(api *rest.Config) *member {
 		w.t.Fatal(err)
 	}
 	cfg := Kinds{Kinds: []event.Kind{"pods", "services"}}
-	h := &holder{bus: b, api: apiServer{client}, log: log, keeper: newKeeper(b, log), kinds: kindsOf(cfg, reg)}
+	m0 := newMetrics(reg)
+	h := &holder{
+		bus: b, api: apiServer{client}, log: log, keeper: newKeeper(b, log), metrics: m0, tombstones: tombstoneLife, kinds: kindsOf(cfg, m0, reg),
+	}
 	m := &member{bus: b, h: h, done: make(chan struct{})}
 	m.lease = lease.New(lease.Config{Role: roleName, Cluster: b.Cluster(), Units: cfg.units()}, b.KV(bus.Own), b, log, reg)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -2,6 +2,7 @@ package role
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,7 +49,7 @@ func (e *Edges) serveJobs(ctx context.Context) (wait func()) {
 			_ = l.Run(ctx, func(ctx context.Context, g *lease.Grant) error { // it returns nil
 				holding.Set(1)
 				defer holding.Set(0)
-				return j.hold(ctx, g)
+				return j.hold(ctx, g, e.env.Log.With("job", j.name))
 			})
 		})
 	}
@@ -56,7 +57,7 @@ func (e *Edges) serveJobs(ctx context.Context) (wait func()) {
 }
 
 // hold works until the job is to be handed over or is lost.
-func (j job) hold(ctx context.Context, g *lease.Grant) error {
+func (j job) hold(ctx context.Context, g *lease.Grant, log *slog.Logger) error {
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -75,6 +76,8 @@ func (j job) hold(ctx context.Context, g *lease.Grant) error {
 		return nil
 	}
 	cancel()
-	_ = <-ended // that it was interrupted
+	if err := <-ended; err != nil && ctx.Err() == nil {
+		log.Debug("job was handed over", "err", err)
+	}
 	return nil
 }
