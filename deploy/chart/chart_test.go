@@ -185,6 +185,8 @@ var resources = map[string]schema.GroupVersionResource{
 	"Deployment":          {Group: "apps", Version: "v1", Resource: "deployments"},
 	"PodDisruptionBudget": {Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"},
 	"ClusterRole":         {Group: rbacv1.GroupName, Version: "v1", Resource: "clusterroles"},
+	"Role":                {Group: rbacv1.GroupName, Version: "v1", Resource: "roles"},
+	"RoleBinding":         {Group: rbacv1.GroupName, Version: "v1", Resource: "rolebindings"},
 	"ClusterRoleBinding":  {Group: rbacv1.GroupName, Version: "v1", Resource: "clusterrolebindings"},
 }
 

@@ -11,26 +11,30 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Right is one verb on one resource, written resource[/subresource][.group].
+// Right is one verb on one resource, written
+// resource[/subresource][.group][ name][ in namespace].
 type Right struct{ Resource, Verb string }
 
-// RightsOf are the rights, sorted, that the first ClusterRole among the objects
-// gives whose name is the one.
-func RightsOf(objects []*unstructured.Unstructured, is func(name string) bool) ([]Right, error) {
+// RightsOf are the rights, sorted, that the Roles and ClusterRoles of one name give
+// among the objects.
+func RightsOf(objects []*unstructured.Unstructured, name func(string) bool) (out []Right, err error) {
 	for _, o := range objects {
-		if o.GetKind() != "ClusterRole" || !is(o.GetName()) {
+		if !strings.HasSuffix(o.GetKind(), "Role") || !name(o.GetName()) {
 			continue
 		}
-		var role rbacv1.ClusterRole
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, &role, true); err != nil {
+		var role rbacv1.ClusterRole // a Role has all of it that counts
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &role); err != nil {
 			return nil, fmt.Errorf("reading %s: %w", o.GetName(), err)
 		}
-		return rights(role.Rules), nil
+		out = append(out, rights(o.GetNamespace(), role.Rules)...)
 	}
-	return nil, errors.New("there is no such ClusterRole")
+	if len(out) == 0 {
+		return nil, errors.New("there is no such role")
+	}
+	return sorted(out), nil
 }
 
-func rights(rules []rbacv1.PolicyRule) (out []Right) {
+func rights(namespace string, rules []rbacv1.PolicyRule) (out []Right) {
 	for _, r := range rules {
 		for _, group := range r.APIGroups {
 			for _, resource := range r.Resources {
@@ -40,13 +44,16 @@ func rights(rules []rbacv1.PolicyRule) (out []Right) {
 				if len(r.ResourceNames) > 0 { // some objects of that name only
 					resource += " " + strings.Join(r.ResourceNames, "+")
 				}
+				if namespace != "" {
+					resource += " in " + namespace
+				}
 				for _, verb := range r.Verbs {
 					out = append(out, Right{resource, verb})
 				}
 			}
 		}
 	}
-	return sorted(out)
+	return out
 }
 
 // theKinds is how the watcher's README speaks of what a setting names.

@@ -10,10 +10,13 @@ import (
 	"os"
 	"path"
 	"strings"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -103,8 +106,17 @@ func applyObject(ctx context.Context, client dynamic.Interface, obj *unstructure
 		return fmt.Errorf("%s %s is not an RBAC object", obj.GetKind(), obj.GetName())
 	}
 	gvr := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: resource}
-	_, err := client.Resource(gvr).Namespace(obj.GetNamespace()).
-		Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: "devcluster", Force: true})
+	// The server makes its own namespaces a moment after it has become ready.
+	ctx, cancel := context.WithTimeout(ctx, readyWithin)
+	defer cancel()
+	err := wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		_, err := client.Resource(gvr).Namespace(obj.GetNamespace()).
+			Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: "devcluster", Force: true})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
 	if err != nil {
 		return fmt.Errorf("applying %s %s: %w", obj.GetKind(), obj.GetName(), err)
 	}
