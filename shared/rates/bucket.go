@@ -29,7 +29,7 @@ type Bucket struct {
 	mu    sync.Mutex
 	own   limit
 	queue []*waiter
-	stock []Token // taken and not handed out, oldest first
+	stock []lot // taken and not handed out, oldest first
 	// ahead is how many tokens are taken besides those that somebody waits for.
 	ahead int
 	// taken is when the bucket was last taken from here, by boot.
@@ -44,6 +44,12 @@ type Bucket struct {
 	reread  bool
 	problem error
 	failed  int // calls in a row
+}
+
+// lot is tokens that die together.
+type lot struct {
+	n     int
+	until time.Duration // by boot
 }
 
 // waiter is one caller of Take.
@@ -110,7 +116,7 @@ func (b *Bucket) leave(w *waiter) {
 	b.queue = slices.DeleteFunc(b.queue, func(other *waiter) bool { return other == w })
 	select {
 	case t := <-w.token:
-		b.stock = slices.Insert(b.stock, 0, t)
+		b.stock = slices.Insert(b.stock, 0, lot{1, t.until})
 		b.handOut()
 	default:
 	}
@@ -119,23 +125,25 @@ func (b *Bucket) leave(w *waiter) {
 // handOut gives what is in stock to those who wait longest. b.mu is held.
 func (b *Bucket) handOut() {
 	b.clear()
-	n := min(len(b.queue), len(b.stock))
-	for i := range n {
-		b.queue[i].token <- b.stock[i] // it has room for one
+	for len(b.queue) > 0 && len(b.stock) > 0 {
+		first := &b.stock[0]
+		n := min(len(b.queue), first.n)
+		for _, w := range b.queue[:n] {
+			w.token <- Token{b: b, until: first.until} // it has room for one
+		}
+		b.queue = slices.Delete(b.queue, 0, n)
+		if first.n -= n; first.n == 0 {
+			b.stock = slices.Delete(b.stock, 0, 1)
+		}
 	}
-	b.queue = slices.Delete(b.queue, 0, n)
-	b.stock = slices.Delete(b.stock, 0, n)
 }
 
 // clear throws away tokens that have not long enough to live. b.mu is held.
 func (b *Bucket) clear() {
-	now, n := b.r.boot(), 0
-	for n < len(b.stock) && b.stock[n].until-now < handy {
-		n++
-	}
-	if n > 0 {
-		b.r.metrics.voided.WithLabelValues(b.scope).Add(float64(n))
-		b.stock = slices.Delete(b.stock, 0, n)
+	now := b.r.boot()
+	for len(b.stock) > 0 && b.stock[0].until-now < handy {
+		b.r.metrics.voided.WithLabelValues(b.scope).Add(float64(b.stock[0].n))
+		b.stock = slices.Delete(b.stock, 0, 1)
 		b.ahead = 0
 	}
 }

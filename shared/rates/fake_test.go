@@ -66,6 +66,20 @@ func (s *spring) roll(n int) int {
 	return s.luck.IntN(n)
 }
 
+// faulty draws whether a write is answered by nothing.
+func (s *spring) faulty() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fault > 0 && s.luck.IntN(s.fault) == 0
+}
+
+// fail makes one write of n be answered by nothing; 0: none.
+func (s *spring) fail(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = n
+}
+
 // restart takes every connection down for a while. keep says what the server
 // remembers when it is back, and at which sequence it goes on.
 func (s *spring) restart(away time.Duration, keep func()) {
@@ -156,7 +170,7 @@ func (p *pipe) Put(ctx context.Context, key string, value []byte, expect uint64,
 	if err := p.travel(life); err != nil {
 		return 0, err
 	}
-	if p.s.fault > 0 && p.s.roll(p.s.fault) == 0 {
+	if p.s.faulty() {
 		if p.s.roll(2) == 0 {
 			late := time.Duration(p.s.roll(4000)) * time.Millisecond
 			time.AfterFunc(late, func() { _, _ = p.s.put(key, value, expect, life) })

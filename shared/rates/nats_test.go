@@ -3,6 +3,7 @@ package rates_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace-io/millrace/proto/millrace/v1"
 	"github.com/millrace-io/millrace/shared/bus"
 	"github.com/millrace-io/millrace/shared/bus/bustest"
 	"github.com/millrace-io/millrace/shared/clock"
@@ -246,26 +250,45 @@ func TestRealBound(t *testing.T) {
 	}
 }
 
+// What a token costs on a real server: a write each where callers come one at a
+// time and slowly, and next to nothing where they come fast.
 func BenchmarkTake(b *testing.B) {
 	server := bustest.Start(b)
-	for name, workers := range map[string]int{"one worker": 1, "five workers": 5} {
+	for name, bench := range map[string]struct {
+		rate    float64
+		workers int
+	}{
+		"a write each":                {3, 1}, // nothing is taken ahead at so low a rate
+		"a write for five callers":    {3, 5},
+		"ahead, one caller at once":   {10_000, 1},
+		"ahead, five callers at once": {10_000, 5},
+	} {
 		b.Run(name, func(b *testing.B) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			nats := bustest.Connect(b, server.Config(), "taker")
-			r := rates.New(rates.Config{Role: "bench" + strconv.Itoa(workers), Taker: "me"}, nats.KV(bus.Rates), nats, nil, nil)
-			bucket := r.Bucket("write", 1e6, 1_000_000)
+			kv, role := nats.KV(bus.Rates), fmt.Sprintf("bench-%d-%d", int(bench.rate), bench.workers)
+			full, err := proto.Marshal(&millracev1.TokenBucket{Serial: 1, Rate: bench.rate, Burst: 1e9})
+			if err != nil {
+				b.Fatal(err)
+			}
+			_, rev, err := kv.Get(ctx, role+".write")
+			if err != nil && !errors.Is(err, bus.ErrNone) {
+				b.Fatal(err)
+			}
+			if _, err := kv.Put(ctx, role+".write", full, rev, 0); err != nil {
+				b.Fatal(err)
+			}
+			r := rates.New(rates.Config{Role: role, Taker: "me"}, kv, nats, nil, nil)
+			bucket := r.Bucket("write", bench.rate, 1e9)
 			done := make(chan struct{})
 			go func() { defer close(done); r.Run(ctx) }()
 			defer func() { cancel(); <-done }()
-			if _, err := bucket.Take(ctx); err != nil {
-				b.Fatal(err)
-			}
 			b.ResetTimer()
 			var all sync.WaitGroup
-			for range workers {
+			for range bench.workers {
 				all.Go(func() {
-					for range b.N / workers {
+					for range b.N / bench.workers {
 						if _, err := bucket.Take(ctx); err != nil {
 							b.Error(err)
 							return

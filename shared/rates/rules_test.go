@@ -38,11 +38,11 @@ func TestAnAbsentBucketIsEmpty(t *testing.T) {
 		}
 		// b asks, sees that there is no bucket, and is cut off before it makes one.
 		f.spring.restart(0, f.spring.wipe)
-		b.pipe.s.fault = 1
+		f.spring.fail(1)
 		if n := f.many(b, 500*time.Millisecond); n != 0 {
 			t.Fatal("a token from nowhere")
 		}
-		b.pipe.s.fault = 0
+		f.spring.fail(0)
 		f.many(a, 20*time.Second) // makes one, and spends it
 		time.Sleep(10 * time.Second)
 		f.many(a, 100*time.Millisecond) // the burst
@@ -111,11 +111,11 @@ func TestAnUnknownOutcomeGivesNothing(t *testing.T) {
 		defer a.stop()
 		f.many(a, 1500*time.Millisecond)
 		time.Sleep(time.Minute)
-		f.spring.fault = 1
+		f.spring.fail(1)
 		if n := f.many(a, 3*time.Second); n != 0 {
 			t.Errorf("%d tokens came of writes that were not answered", n)
 		}
-		f.spring.fault = 0
+		f.spring.fail(0)
 		time.Sleep(5 * time.Second) // what was late has landed
 		f.many(a, 20*time.Second)
 		f.bounded()

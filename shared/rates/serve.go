@@ -193,8 +193,8 @@ func (b *Bucket) write(ctx context.Context, a account, n int, asked time.Duratio
 	}
 	b.taken = asked
 	b.r.metrics.tokens.WithLabelValues(b.scope).Add(float64(n))
-	for range n {
-		b.stock = append(b.stock, Token{b: b, until: asked + a.limit.life()})
+	if n > 0 {
+		b.stock = append(b.stock, lot{n, asked + a.limit.life()})
 	}
 	b.handOut()
 	return nil

@@ -33,7 +33,7 @@ func TestBoundHoldsThroughEverything(t *testing.T) {
 func chaos(t *testing.T, seed uint64) (acts int) {
 	luck := rand.New(rand.NewPCG(seed, 7))
 	f := newFleet(t, seed, limits[int(seed)%len(limits)])
-	f.spring.fault = 20 + luck.IntN(200)
+	f.spring.fail(20 + luck.IntN(200))
 	f.spring.slow = []time.Duration{time.Millisecond, 10 * time.Millisecond, 120 * time.Millisecond}[luck.IntN(3)]
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
