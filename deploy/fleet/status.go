@@ -30,6 +30,7 @@ type Status struct {
 		Synced  bool   `json:"synced"`
 		Problem string `json:"problem"`
 	} `json:"kinds"`
+	Paused      []string `json:"paused"`
 	DeadLetters []struct {
 		Role, Kind, Key, Reason string
 	} `json:"deadLetters"`

@@ -254,7 +254,8 @@ func classify(err error) controller.Class {
 	switch {
 	case errors.Is(err, controller.ErrNotHolder):
 		return controller.NotHolder
-	case errors.Is(err, controller.ErrNotSynced), errors.Is(err, controller.ErrStale), errors.Is(err, errOpaque):
+	case errors.Is(err, controller.ErrNotSynced), errors.Is(err, controller.ErrStale),
+		errors.Is(err, controller.ErrPaused), errors.Is(err, errOpaque):
 		return controller.Waiting
 	case errors.Is(err, controller.ErrShadow):
 		return controller.Shadow

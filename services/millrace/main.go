@@ -89,7 +89,7 @@ func run(args []string, out, complaints io.Writer) int {
 	case "probe":
 		return operator.Probe(args[1:], complaints, settings()...)
 	}
-	if code, ok := operator.Run(name, args[1:], out, complaints, settings()...); ok {
+	if code, ok := operator.Run(controllers(), name, args[1:], out, complaints, settings()...); ok {
 		return code
 	}
 	fmt.Fprintf(complaints, "millrace: there is no role or command %q with these arguments; see millrace help\n", name)
@@ -102,6 +102,11 @@ func runner(name string) (run func(context.Context, *process.Env) error, ok bool
 	}
 	role, ok := roles[name]
 	return role.run, ok
+}
+
+// controllers are the roles that can be paused.
+func controllers() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(roles)), func(name string) bool { return name == "watcher" })
 }
 
 func usage(w io.Writer) {

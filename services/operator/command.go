@@ -41,15 +41,18 @@ type command struct {
 
 // session is what one command runs with.
 type session struct {
-	cfg  Config
-	bus  *bus.Bus
-	args []string
-	out  io.Writer
+	cfg   Config
+	roles []string // that there are
+	bus   *bus.Bus
+	args  []string
+	out   io.Writer
 }
 
 var commands = []command{
 	{[]string{"status"}, "[-o json]", "members, partitions, backlog, freshness", status},
 	{[]string{"explain"}, "KIND KEY [-n 5] [-o json]", "why an object is as it is, and what its key waits for", explain},
+	{[]string{"pause"}, "[evictions|ROLE]", "says what is paused, or pauses evictions or a role", pause},
+	{[]string{"resume"}, "evictions|ROLE", "ends a pause", resume},
 	{[]string{"mode"}, "ROLE [off|shadow|active|default]", "says or sets whether a role writes", mode},
 	{[]string{"shadow"}, "ROLE [-o json]", "what a role in shadow mode would have made differently", shadow},
 	{[]string{"bus", "reset"}, "--yes", "deletes and recreates the streams; every role replays", reset},
@@ -65,10 +68,11 @@ func Usage() []string {
 }
 
 // Run runs the command that name and args spell; ok is false if there is none.
-func Run(name string, args []string, out, complaints io.Writer, known ...any) (code int, ok bool) {
+// roles are the controllers that there are.
+func Run(roles []string, name string, args []string, out, complaints io.Writer, known ...any) (code int, ok bool) {
 	for _, c := range commands {
 		if rest, match := c.match(append([]string{name}, args...)); match {
-			return c.start(rest, out, complaints, known), true
+			return c.start(roles, rest, out, complaints, known), true
 		}
 	}
 	return 0, false
@@ -86,10 +90,10 @@ func (c command) match(args []string) (rest []string, ok bool) {
 	return args[len(c.words):], true
 }
 
-func (c command) start(args []string, out, complaints io.Writer, known []any) int {
+func (c command) start(roles, args []string, out, complaints io.Writer, known []any) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) //nolint:forbidigo // a command is where contexts begin
 	defer stop()
-	err := c.connected(ctx, args, out, known)
+	err := c.connected(ctx, roles, args, out, known)
 	switch {
 	case err == nil:
 		return process.ExitOK
@@ -102,10 +106,13 @@ func (c command) start(args []string, out, complaints io.Writer, known []any) in
 	}
 }
 
-func (c command) connected(ctx context.Context, args []string, out io.Writer, known []any) error {
+func (c command) connected(ctx context.Context, roles, args []string, out io.Writer, known []any) error {
 	var cfg Config
 	if err := process.Load(process.Prefix, &cfg, known...); err != nil {
 		return err
+	}
+	if c.withoutBus() {
+		return c.run(ctx, session{cfg: cfg, roles: roles, args: args, out: out})
 	}
 	b, err := bus.Connect(ctx, cfg.Bus, "operator", slog.New(slog.DiscardHandler), nil)
 	if err != nil {
@@ -115,8 +122,11 @@ func (c command) connected(ctx context.Context, args []string, out io.Writer, kn
 	if err := awaitConnected(ctx, b); err != nil {
 		return fmt.Errorf("connecting to NATS at %s: %w", cfg.Bus.URL, err)
 	}
-	return c.run(ctx, session{cfg: cfg, bus: b, args: args, out: out})
+	return c.run(ctx, session{cfg: cfg, roles: roles, bus: b, args: args, out: out})
 }
+
+// withoutBus reports whether the command needs the API server alone.
+func (c command) withoutBus() bool { return c.words[0] == "pause" || c.words[0] == "resume" }
 
 func awaitConnected(ctx context.Context, b *bus.Bus) error {
 	ctx, cancel := context.WithTimeout(ctx, connectWait)

@@ -12,6 +12,9 @@ import (
 func Render(w io.Writer, s Status) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "cluster %s\tpartitions %d\tbus %s\n\n", s.Cluster, s.Partitions, s.Bus)
+	if len(s.Paused) > 0 {
+		fmt.Fprintf(t, "PAUSED: %s\n\n", strings.Join(s.Paused, ", "))
+	}
 	renderRoles(t, s.Roles)
 	renderMembers(t, s.Roles)
 	renderRates(t, s.Roles)

@@ -28,6 +28,8 @@ type Status struct {
 	Kinds      []KindStatus `json:"kinds"`
 	// Heartbeats are told of by the watcher that holds nodes.
 	Heartbeats *Heartbeats `json:"heartbeats,omitempty"`
+	// Paused is what any member saw paused last, or that it cannot tell.
+	Paused []string `json:"paused,omitempty"`
 	// DeadLetters are keys that cannot be processed.
 	DeadLetters []DeadLetter `json:"deadLetters,omitempty"`
 }
@@ -144,6 +146,11 @@ func Gather(ctx context.Context, b *bus.Bus) (Status, error) {
 		members = append(members, m)
 	}
 	s.add(members, time.Now())
+	for _, m := range members {
+		s.Paused = append(s.Paused, m.GetPaused()...)
+	}
+	slices.Sort(s.Paused)
+	s.Paused = slices.Compact(s.Paused)
 	for i := range s.Roles {
 		s.Roles[i].Backlog = backlog(ctx, b, s.Roles[i])
 	}

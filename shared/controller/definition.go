@@ -46,6 +46,8 @@ type Definition struct {
 	// Kind is the kind that keys name, for dead letters; empty: that of the
 	// first input.
 	Kind event.Kind
+	// Pause knows what is paused; nil: nothing ever is.
+	Pause Pause
 	// Host is where this replica runs, for people.
 	Host string
 	// Inputs are the kinds of which a member reads the partitions it holds.

@@ -23,6 +23,9 @@ var (
 	// ErrClock: the cluster's time is not known, and nothing may be ended by any
 	// other.
 	ErrClock = errors.New("cluster time is not known")
+	// ErrPaused: an operator has paused such writes, or it is not known whether
+	// one has; see PausedError.
+	ErrPaused = errors.New("paused")
 	// ErrShadow: everything else allowed the write, but the role only watches.
 	ErrShadow = errors.New("shadow mode writes nothing")
 )
@@ -45,6 +48,17 @@ func (e *StaleError) Error() string {
 
 // Is makes a StaleError an ErrStale.
 func (e *StaleError) Is(target error) bool { return target == ErrStale }
+
+// PausedError says what a write of that danger waits for. It is an ErrPaused.
+type PausedError struct {
+	Danger Danger
+	Why    error
+}
+
+func (e *PausedError) Error() string { return ErrPaused.Error() + ": " + e.Why.Error() }
+
+// Is makes a PausedError an ErrPaused.
+func (e *PausedError) Is(target error) bool { return target == ErrPaused }
 
 // terminalError is a failure that no retry can mend.
 type terminalError struct{ err error }
@@ -103,7 +117,7 @@ func classify(err error, role func(error) Class) Class {
 		return Final
 	case errors.Is(err, ErrNotHolder):
 		return NotHolder
-	case errors.Is(err, ErrNotSynced), errors.Is(err, ErrStale), errors.Is(err, ErrClock):
+	case errors.Is(err, ErrNotSynced), errors.Is(err, ErrStale), errors.Is(err, ErrClock), errors.Is(err, ErrPaused):
 		return Waiting
 	case errors.Is(err, ErrLiveFirst):
 		return Conflict

@@ -22,6 +22,7 @@ const (
 	StateQueued  = "queued"  // waits for a worker
 	StateRunning = "running"
 	StateParked  = "parked"       // waits for an input
+	StatePaused  = "paused"       // waits for the end of a pause
 	StateUnseen  = "unseen_write" // waits to see its own writes come back
 	StateRetry   = "retrying"     // failed, and is tried again later
 )
@@ -140,12 +141,20 @@ func (p *Partition) stateOf(key event.Key) *millracev1.KeyState {
 	case parked:
 		s.State = StateParked
 		s.WaitsFor = p.why(danger)
+	case p.isPaused(key):
+		s.State, s.WaitsFor = StatePaused, s.GetLastError()
 	case len(s.GetUnseen()) > 0:
 		s.State = StateUnseen
 	case s.GetNextTry() != nil && s.GetFailures() > 0:
 		s.State = StateRetry
 	}
 	return s
+}
+
+// isPaused reports whether key waits for the end of a pause. p.mu is held.
+func (p *Partition) isPaused(key event.Key) bool {
+	_, paused := p.paused[key]
+	return paused
 }
 
 // why says, for people, what a parked key waits for. p.mu is held.

@@ -32,7 +32,7 @@ func (p *Partition) gate(d Danger) error {
 func (c *Controller) fresh(from *cache.Cache, d Danger) error {
 	for _, kind := range from.Kinds() {
 		age, known := from.Age(kind)
-		if d == Destructive {
+		if d >= Destructive {
 			age, known = from.AgeDestructive(kind)
 		}
 		if limit := c.limit(kind, d); !known || age > limit {
@@ -46,9 +46,9 @@ func (c *Controller) fresh(from *cache.Cache, d Danger) error {
 func (c *Controller) limit(kind event.Kind, d Danger) time.Duration {
 	own := c.def.Ages[kind]
 	switch {
-	case d == Destructive && own.Destructive > 0:
+	case d >= Destructive && own.Destructive > 0:
 		return own.Destructive
-	case d == Destructive:
+	case d >= Destructive:
 		return c.cfg.DestructiveAge
 	case own.Harmless > 0:
 		return own.Harmless
@@ -73,6 +73,7 @@ func (p *Partition) admit(key event.Key) bool {
 		return false
 	}
 	p.running++
+	delete(p.paused, key)
 	return true
 }
 

@@ -41,7 +41,7 @@ var refusals = []struct {
 	err    error
 	reason string
 }{
-	{ErrNotHolder, "not_holder"}, {ErrNotSynced, "not_synced"}, {ErrStale, "stale"},
+	{ErrNotHolder, "not_holder"}, {ErrPaused, "paused"}, {ErrNotSynced, "not_synced"}, {ErrStale, "stale"},
 	{ErrClock, "clock"}, {ErrLiveFirst, "live_first"}, {ErrShadow, "shadow"},
 }
 

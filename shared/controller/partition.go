@@ -19,16 +19,22 @@ type Danger uint8
 const (
 	// Harmless: a later run puts it right.
 	Harmless Danger = iota + 1
-	// Destructive: a pod deleted or evicted, a NoExecute taint added, a node
-	// written Unknown.
+	// Destructive: a node written Unknown, and what is worse.
 	Destructive
+	// Evicting: a pod deleted or evicted, a NoExecute taint added. It is
+	// destructive, and can be paused by itself.
+	Evicting
 )
 
 func (d Danger) String() string {
-	if d == Destructive {
+	switch d {
+	case Evicting:
+		return "evicting"
+	case Destructive:
 		return "destructive"
+	default:
+		return "harmless"
 	}
-	return "harmless"
 }
 
 // Cause is the oldest change that woke a key and has not been reconciled since.
@@ -70,7 +76,8 @@ type Partition struct {
 	idle    chan struct{} // closed when nothing runs; nil unless somebody waits
 	parked  map[event.Key]Danger
 	echoes  map[object]map[event.Key]struct{}
-	stale   bool // keys wait for a fresh input
+	paused  map[event.Key]Danger // keys that wait for the end of a pause
+	stale   bool                 // keys wait for a fresh input
 }
 
 // generation says which complete state of the inputs has been looked at whole.
@@ -97,10 +104,15 @@ func (p *Partition) View(fn func(r Reader)) { cache.View(fn, p.cache, p.c.wide) 
 
 // Guard is asked before every side effect of key; nil allows it now. Returned
 // from Reconcile, its errors make the key wait for what was missing:
-// ErrNotHolder, ErrNotSynced, ErrStale, ErrClock, ErrLiveFirst (decide again on a
+// ErrNotHolder, ErrPaused, ErrNotSynced, ErrStale, ErrClock, ErrLiveFirst (decide again on a
 // live read, call ReadLive, ask again), ErrShadow.
 func (p *Partition) Guard(ctx context.Context, key event.Key, d Danger) error {
 	err := p.guard(ctx, key, d)
+	if err == nil && p.c.def.Pause != nil {
+		if err = p.pausedFor(ctx, d); err == nil {
+			err = p.guard(ctx, key, d) // the look may have taken its time
+		}
+	}
 	if err != nil {
 		p.c.metrics.refused(err)
 		return fmt.Errorf("guarding a %s write of %s: %w", d, key, err)
@@ -118,7 +130,7 @@ func (p *Partition) guard(ctx context.Context, key event.Key, d Danger) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if d == Destructive {
+	if d >= Destructive {
 		if _, err := p.c.now(); err != nil {
 			return err
 		}
@@ -176,6 +188,7 @@ func newPartition(ctx context.Context, c *Controller, g Grant) *Partition {
 		wake:   make(chan struct{}, 1),
 		taking: true,
 		parked: make(map[event.Key]Danger),
+		paused: make(map[event.Key]Danger),
 		echoes: make(map[object]map[event.Key]struct{}),
 	}
 	p.feed = c.newFeed(p.log, c.feedOf(g))

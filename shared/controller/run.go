@@ -101,6 +101,7 @@ func Serve[G Grant](ctx context.Context, c *Controller, l Lease[G]) error {
 	tasks.Go(func() { c.answering(run, ExplainSubject(c.bus.Cluster()), c.explain) })
 	tasks.Go(func() { c.answering(run, ShadowSubject(c.bus.Cluster()), c.shadowReport) })
 	tasks.Go(func() { c.followMode(run) })
+	tasks.Go(func() { c.resuming(run) })
 	if len(c.def.Wide) > 0 {
 		tasks.Go(func() { c.wideFeed.follow(run) })
 	}

@@ -146,6 +146,10 @@ func (p *Partition) pause(key event.Key) {
 // role waits for.
 func (p *Partition) await(key event.Key, err error) {
 	p.ledger.back(key)
+	if paused, ok := errors.AsType[*PausedError](err); ok {
+		p.hush(key, paused.Danger)
+		return
+	}
 	stale, isStale := errors.AsType[*StaleError](err)
 	if errors.Is(err, ErrClock) {
 		p.c.work.addAfter(p.item(key), clockWait)

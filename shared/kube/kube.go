@@ -38,6 +38,11 @@ type Config struct {
 	// KUBECONFIG.
 	Kubeconfig string `envconfig:"KUBECONFIG"`
 
+	// Namespace is where millrace is installed; its ConfigMap millrace can pause
+	// it. Also read as plain POD_NAMESPACE. Default: the pod's own; outside of a
+	// pod millrace.
+	Namespace string `envconfig:"POD_NAMESPACE"`
+
 	// QPS and Burst limit the requests of one replica; watches are not counted.
 	// Negative QPS: no limit. Units: requests per second, requests. Defaults:
 	// kube-controller-manager v1.37, --kube-api-qps and --kube-api-burst.
@@ -117,6 +122,7 @@ type API struct {
 	rest   *rest.Config
 	client *kubernetes.Clientset
 	meta   metadata.Interface
+	urgent metadata.Interface // waits for no rate limiter
 	disco  *discovery.DiscoveryClient
 	kinds  *resolver
 	clock  *serverClock
@@ -178,6 +184,11 @@ func connect(cfg Config, conf *rest.Config, userAgent string, log *slog.Logger, 
 	}
 	if a.meta, err = metadata.NewForConfigAndClient(conf, httpClient); err != nil {
 		return nil, fmt.Errorf("preparing the metadata client: %w", err)
+	}
+	unlimited := rest.CopyConfig(conf)
+	unlimited.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter()
+	if a.urgent, err = metadata.NewForConfigAndClient(unlimited, httpClient); err != nil {
+		return nil, fmt.Errorf("preparing the urgent client: %w", err)
 	}
 	if a.disco, err = discovery.NewDiscoveryClientForConfigAndClient(jsonConfig(conf), httpClient); err != nil {
 		return nil, fmt.Errorf("preparing the discovery client: %w", err)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace-io/millrace/shared/bus"
 	"github.com/millrace-io/millrace/shared/bus/bustest"
+	"github.com/millrace-io/millrace/shared/kube/kubetest"
 	"github.com/millrace-io/millrace/shared/lease"
 	"github.com/millrace-io/millrace/shared/process"
 )
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 	if url := os.Getenv(memberURL); url != "" {
 		os.Exit(member(url))
 	}
-	os.Exit(m.Run())
+	os.Exit(kubetest.Main(m))
 }
 
 // member does the job when it holds it, and says so.

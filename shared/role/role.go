@@ -36,6 +36,7 @@ type Edges struct {
 	missing atomic.Pointer[string] // what the bus lacks; nil: not asked yet
 	rates   *rates.Rates
 	jobs    []job
+	pause   *pause
 }
 
 // Connect opens both edges under the name of a role. Neither has to be there
@@ -54,6 +55,7 @@ func Connect(ctx context.Context, env *process.Env, name string, b bus.Config, k
 	kube.RegisterQueueMetrics(env.Telemetry.Registry)
 	e := &Edges{Bus: events, API: api, env: env, name: name, host: hostname(), started: time.Now()}
 	e.rates = rates.New(rates.Config{Role: name, Taker: e.host}, events.KV(bus.Rates), events, env.Log, env.Registry)
+	e.pause = newPause(name, api.Paused, env.Log, env.Registry)
 	env.Health.Ready("bus", e.busReady)
 	return e, nil
 }
@@ -124,6 +126,11 @@ func (e *Edges) Run(ctx context.Context, cfg controller.Config, def controller.D
 	}
 	def.Clock = e.API
 	def.Host = e.host
+	def.Pause = e.pause
+	e.env.Health.Ready("pause", e.pause.ready)
+	looking, stop := context.WithCancel(ctx)
+	defer stop()
+	go e.pause.run(looking)
 	c, err := controller.New(cfg, def, e.Bus, e.env.Log, e.env.Registry)
 	if err != nil {
 		return fmt.Errorf("%w: %w", process.ErrConfig, err)
@@ -168,6 +175,7 @@ func (e *Edges) status(member string, s *millracev1.MemberStatus) []byte {
 	}
 	s.NotReady = e.env.Health.Missing()
 	s.Rates = e.rates.Status()
+	s.Paused = e.pause.status()
 	s.ResidentBytes = residentBytes()
 	b, err := proto.Marshal(s)
 	if err != nil {

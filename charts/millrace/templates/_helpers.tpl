@@ -74,6 +74,7 @@ for other units. */}}
 {{- define "millrace.env" -}}
 {{- $v := .root.Values -}}
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+- {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
 {{- with .values.resources.limits }}{{ with .memory }}{{ with include "millrace.gomemlimit" . }}
 - {name: GOMEMLIMIT, value: {{ . }}}
 {{- end }}{{ end }}{{ end }}

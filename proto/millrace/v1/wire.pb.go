@@ -524,7 +524,10 @@ type MemberStatus struct {
 	// Only from the watcher that holds nodes.
 	Heartbeats *HeartbeatStatus `protobuf:"bytes,7,opt,name=heartbeats,proto3" json:"heartbeats,omitempty"`
 	// Of a controller: off, shadow or active; empty while it is not known.
-	Mode          string `protobuf:"bytes,10,opt,name=mode,proto3" json:"mode,omitempty"`
+	Mode string `protobuf:"bytes,10,opt,name=mode,proto3" json:"mode,omitempty"`
+	// What is paused, as this member saw last: evictions, roles; "unknown" if it
+	// cannot be read.
+	Paused        []string `protobuf:"bytes,11,rep,name=paused,proto3" json:"paused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -613,6 +616,13 @@ func (x *MemberStatus) GetMode() string {
 		return x.Mode
 	}
 	return ""
+}
+
+func (x *MemberStatus) GetPaused() []string {
+	if x != nil {
+		return x.Paused
+	}
+	return nil
 }
 
 // PartitionStatus describes one partition (or, for the watcher, one kind) held.
@@ -956,7 +966,7 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06member\x18\x06 \x01(\tR\x06member\x12*\n" +
-	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xed\x02\n" +
+	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x85\x03\n" +
 	"\fMemberStatus\x12+\n" +
 	"\x06member\x18\x01 \x01(\v2\x13.millrace.v1.MemberR\x06member\x12<\n" +
 	"\n" +
@@ -970,7 +980,8 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"heartbeats\x18\a \x01(\v2\x1c.millrace.v1.HeartbeatStatusR\n" +
 	"heartbeats\x12\x12\n" +
 	"\x04mode\x18\n" +
-	" \x01(\tR\x04mode\"\xd8\x01\n" +
+	" \x01(\tR\x04mode\x12\x16\n" +
+	"\x06paused\x18\v \x03(\tR\x06paused\"\xd8\x01\n" +
 	"\x0fPartitionStatus\x12\x12\n" +
 	"\x04unit\x18\x01 \x01(\tR\x04unit\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
