@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -32,8 +33,9 @@ var (
 
 // Environment of a taker: the test binary itself, run again.
 const (
-	takerURL  = "MILLRACE_RATES_TEST_URL"
-	takerRate = "MILLRACE_RATES_TEST_RATE"
+	takerURL   = "MILLRACE_RATES_TEST_URL"
+	takerRate  = "MILLRACE_RATES_TEST_RATE"
+	takerBurst = "MILLRACE_RATES_TEST_BURST"
 )
 
 func TestMain(m *testing.M) {
@@ -43,10 +45,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// take takes tokens as fast as it can and writes a line for each act: when it
-// was, by a clock that all processes of a machine share.
+// take does what its parent writes, a line each: how many workers take how many
+// tokens each, and for how many milliseconds they hold each before they use it. It
+// writes a line for each act: when it was, by a clock that all processes of a
+// machine share.
 func take(url string) int {
 	rate, err := strconv.ParseFloat(os.Getenv(takerRate), 64)
+	if err != nil {
+		return 2
+	}
+	burst, err := strconv.Atoi(os.Getenv(takerBurst))
 	if err != nil {
 		return 2
 	}
@@ -58,31 +66,39 @@ func take(url string) int {
 	}
 	defer b.Close()
 	r := rates.New(rates.Config{Role: "evictor", Taker: strconv.Itoa(os.Getpid())}, b.KV(bus.Rates), b, nil, nil)
-	bucket := r.Bucket("write", rate, 1)
+	bucket := r.Bucket("write", rate, burst)
 	go r.Run(ctx)
-	go func() { // the parent's end closes when the parent dies in any way
-		_, _ = os.Stdin.Read(make([]byte, 1))
-		cancel()
-	}()
 	var out sync.Mutex
 	var workers sync.WaitGroup
-	for range 3 {
-		workers.Go(func() {
-			for {
-				token, err := bucket.Take(ctx)
-				if err != nil {
-					return
-				}
-				// The signal may stop us anywhere: what counts is when the token was
-				// found good.
-				if at := clock.Boot(); token.Valid() == nil {
-					out.Lock()
-					fmt.Fprintln(os.Stdout, int64(at))
-					out.Unlock()
-				}
-			}
-		})
+	act := func(held time.Duration) bool {
+		token, err := bucket.Take(ctx)
+		if err != nil {
+			return false
+		}
+		<-time.After(held)
+		// The signal may stop us anywhere: what counts is when the token was found
+		// good.
+		if at := clock.Boot(); token.Valid() == nil {
+			out.Lock()
+			fmt.Fprintln(os.Stdout, int64(at))
+			out.Unlock()
+		}
+		return true
 	}
+	// The parent's end closes when the parent dies in any way.
+	for orders := bufio.NewScanner(os.Stdin); orders.Scan(); {
+		var count, times, held int
+		if _, err := fmt.Sscan(orders.Text(), &count, &times, &held); err != nil {
+			return 2
+		}
+		for range count {
+			workers.Go(func() {
+				for i := 0; i < times && act(time.Duration(held)*time.Millisecond); i++ {
+				}
+			})
+		}
+	}
+	cancel()
 	workers.Wait()
 	return 0
 }
@@ -90,23 +106,29 @@ func take(url string) int {
 // taker is a child process.
 type taker struct {
 	cmd   *exec.Cmd
-	stdin interface{ Close() error }
+	stdin io.WriteCloser
 	done  chan struct{}
+}
+
+// order makes a taker take; see take.
+func (p *taker) order(workers, times, heldMillis int) {
+	_, _ = fmt.Fprintln(p.stdin, workers, times, heldMillis) // a dead one does nothing
 }
 
 // ledger is what all children have done.
 type ledger struct {
-	t    *testing.T
-	url  string
-	rate float64
-	mu   sync.Mutex
-	acts []time.Duration
+	t     *testing.T
+	url   string
+	rate  float64
+	burst int
+	mu    sync.Mutex
+	acts  []time.Duration
 }
 
 func (l *ledger) start() *taker {
 	l.t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), takerURL+"="+l.url, takerRate+"="+fmt.Sprint(l.rate))
+	cmd.Env = append(os.Environ(), takerURL+"="+l.url, takerRate+"="+fmt.Sprint(l.rate), takerBurst+"="+strconv.Itoa(l.burst))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -181,7 +203,7 @@ func (l *ledger) excess() float64 {
 	for i, at := range l.acts {
 		flowed := l.rate * (at - l.acts[0]).Seconds()
 		least = min(least, float64(i)-flowed)
-		excess = max(excess, float64(i+1)-flowed-least-l.rate-1)
+		excess = max(excess, float64(i+1)-flowed-least-l.rate-float64(l.burst))
 	}
 	return excess
 }
@@ -194,10 +216,15 @@ func TestRealBound(t *testing.T) {
 	}
 	server := bustest.StartProcess(t)
 	b := bustest.Connect(t, server.Config(), "watcher")
-	l := &ledger{t: t, url: server.URL(), rate: 40}
+	l := &ledger{t: t, url: server.URL(), rate: 40, burst: 1}
 	takers := make([]*taker, 8)
+	always := func() *taker {
+		p := l.start()
+		p.order(3, 1<<30, 0)
+		return p
+	}
 	for i := range takers {
-		takers[i] = l.start()
+		takers[i] = always()
 	}
 	l.awaitActs(40)
 
@@ -216,7 +243,7 @@ func TestRealBound(t *testing.T) {
 		}
 		l.awaitActs(30) // by the other four
 		takers[round].end(syscall.SIGKILL)
-		takers[round] = l.start()
+		takers[round] = always()
 		for _, p := range takers {
 			_ = p.cmd.Process.Signal(syscall.SIGCONT)
 		}
@@ -246,6 +273,61 @@ func TestRealBound(t *testing.T) {
 	excess := l.excess()
 	t.Logf("%d acts; the worst window was %.1f acts below its bound", len(l.acts), -excess)
 	if excess > 0 {
+		t.Errorf("a window has %.1f acts more than it may", excess)
+	}
+}
+
+// A process that is stopped with the whole burst in hand, and continued when the
+// bucket has filled again and another spends that.
+func TestRealFreezeWithTokensInHand(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs two processes for ten seconds")
+	}
+	server := bustest.StartProcess(t)
+	kv := bustest.Connect(t, server.Config(), "watcher").KV(bus.Rates)
+	l := &ledger{t: t, url: server.URL(), rate: 10, burst: 30}
+	stopped, other := l.start(), l.start()
+	stopped.order(1, 1, 0) // makes the bucket, which is empty
+	l.awaitActs(1)
+	fill := time.Duration(float64(l.burst)/l.rate*1.1*float64(time.Second)) + 200*time.Millisecond
+	<-time.After(fill)
+
+	stopped.order(l.burst, 1, 500)
+	spent := func() uint64 {
+		var m millracev1.TokenBucket
+		value, _, err := kv.Get(t.Context(), "evictor.write")
+		if err == nil {
+			err = proto.Unmarshal(value, &m)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.GetSpent()
+	}
+	for begun := time.Now(); spent() < uint64(l.burst); {
+		if time.Since(begun) > 30*time.Second {
+			t.Fatal("the burst was not taken")
+		}
+	}
+	<-time.After(200 * time.Millisecond) // the answer has come, and nobody has acted
+	if err := stopped.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	before, held := l.between(0, 1<<62), spent()
+	<-time.After(fill)
+	thawed := clock.Boot()
+	other.order(l.burst, 1, 0)
+	if err := stopped.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for begun := time.Now(); l.between(thawed, 1<<62) < l.burst; {
+		if time.Since(begun) > 30*time.Second {
+			t.Fatalf("the other acted %d times", l.between(thawed, 1<<62))
+		}
+	}
+	<-time.After(time.Second) // what the stopped one still does
+	t.Logf("%d acts, %d tokens held at the stop, then %d acts", before, held, l.between(thawed, 1<<62))
+	if excess := l.excess(); excess > 0 {
 		t.Errorf("a window has %.1f acts more than it may", excess)
 	}
 }
