@@ -193,12 +193,13 @@ func TestRefusalsByTheServer(t *testing.T) {
 	}
 	for _, reason := range []metav1.StatusReason{metav1.StatusReasonForbidden, metav1.StatusReasonInvalid} {
 		remove, err := cluster.DenyVerb(t.Context(), kubetest.Denial{
-			Operation: admissionv1.Create, Resource: "endpoints", User: "millrace:endpoints", Reason: reason,
+			Operation: admissionv1.Create, Group: "discovery.k8s.io", Resource: "endpointslices", User: "millrace:endpoints", Reason: reason,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = api.Writer(WriteOptions{}).CreateEndpoints(t.Context(), &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "e"}})
+		slice := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "e"}, AddressType: discoveryv1.AddressTypeIPv4}
+		_, err = api.Writer(WriteOptions{}).CreateEndpointSlice(t.Context(), slice)
 		if !errors.Is(err, ErrForbidden) {
 			t.Errorf("denied by a policy with reason %s: %v", reason, err)
 		}

@@ -75,7 +75,7 @@ func TestEachRoleMayDoWhatItNeedsAndNoMore(t *testing.T) {
 		"the watcher lists":                            {RoleWatcher, list, true},
 		"the watcher does not write":                   {RoleWatcher, write, false},
 		"the watcher reads no ConfigMap":               {RoleWatcher, pause, false},
-		"endpoints reads one pod":                      {RoleEndpoints, get, true},
+		"endpoints reads no pod live":                  {RoleEndpoints, get, false},
 		"endpoints does not list pods":                 {RoleEndpoints, list, false},
 		"endpoints reads the pause switch":             {RoleEndpoints, pause, true},
 		"endpoints does not write ConfigMaps":          {RoleEndpoints, write, false},

@@ -15,20 +15,21 @@ import (
 
 func TestADeniedVerbFailsForThatUserOnlyUntilTheDenialIsRemoved(t *testing.T) {
 	c, ctx := Shared(t), bounded(t)
-	slices := kubernetes.NewForConfigOrDie(c.Config(RoleEndpoints)).CoreV1().Endpoints(c.Namespace(t))
+	slices := kubernetes.NewForConfigOrDie(c.Config(RoleEndpoints)).DiscoveryV1().EndpointSlices(c.Namespace(t))
 	remove, err := c.DenyVerb(ctx, Denial{
 		Operation: admissionv1.Create,
-		Resource:  "endpoints",
+		Group:     "discovery.k8s.io",
+		Resource:  "endpointslices",
 		User:      "millrace:endpoints",
 	})
 	if err != nil {
 		t.Fatalf("DenyVerb() = %v", err)
 	}
-	made := endpoints("mine")
+	made := slice("mine")
 	if _, err := slices.Create(ctx, made, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("creating while denied = %v, want Forbidden", err)
 	}
-	if _, err := c.Client().CoreV1().Endpoints("default").Create(ctx, endpoints("others"), metav1.CreateOptions{}); err != nil {
+	if _, err := c.Client().DiscoveryV1().EndpointSlices("default").Create(ctx, slice("others"), metav1.CreateOptions{}); err != nil {
 		t.Errorf("creating as somebody else: %v", err)
 	}
 	if _, err := c.Client().CoreV1().ConfigMaps("default").Create(ctx, configMap("others"), metav1.CreateOptions{}); err != nil {

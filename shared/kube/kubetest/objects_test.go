@@ -2,6 +2,7 @@ package kubetest
 
 import (
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -9,8 +10,8 @@ func configMap(name string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-func endpoints(name string) *corev1.Endpoints {
-	return &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: name}}
+func slice(name string) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, AddressType: discoveryv1.AddressTypeIPv4}
 }
 
 // boundPod is a pod on a node, as if a scheduler had been there; "" leaves it
