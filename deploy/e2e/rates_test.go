@@ -61,15 +61,20 @@ func TestReplicasShareAWriteLimit(t *testing.T) {
 		eventually(ctx, t, 60*time.Second, fmt.Sprintf("%d slices", n), func() (bool, string) { return count() >= n, fmt.Sprint(count()) })
 	}
 
-	begun := time.Now()
-	for i := range services {
-		if _, err := client.CoreV1().Services(w.spaces[i%len(w.spaces)].name).Create(ctx, &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("limited-%d", i)},
-			Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "none"}, Ports: []corev1.ServicePort{{Port: 80}}},
-		}, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
+	create := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			if _, err := client.CoreV1().Services(w.spaces[i%len(w.spaces)].name).Create(ctx, &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("limited-%d", i)},
+				Spec:       corev1.ServiceSpec{Selector: map[string]string{"app": "none"}, Ports: []corev1.ServicePort{{Port: 80}}},
+			}, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+
+	begun := time.Now()
+	create(0, services)
 	reach(40)
 	if calm, least := time.Since(begun), 0.95*rate; 40/calm.Seconds() < least-burst/calm.Seconds() {
 		t.Errorf("40 writes took %s, want %g a second", calm, least)
@@ -88,6 +93,19 @@ func TestReplicasShareAWriteLimit(t *testing.T) {
 	}
 	reach(services)
 	t.Logf("%d writes in %s", services, time.Since(begun).Round(time.Millisecond))
+
+	// A replica whose workers all wait for a token hands over all the same.
+	create(services, 2*services)
+	reach(services + 5)
+	begun = time.Now()
+	if err := members[2].Stop(ctx); err != nil {
+		t.Error(err)
+	}
+	took := time.Since(begun)
+	t.Logf("a replica that waits for tokens stopped in %s", took.Round(time.Millisecond))
+	if took > 4*time.Second { // a lease lasts for 5 s
+		t.Errorf("it took %s to hand over", took)
+	}
 
 	mu.Lock()
 	defer mu.Unlock()
