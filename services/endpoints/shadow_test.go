@@ -7,6 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/millrace-io/millrace/shared/controller"
+	"github.com/millrace-io/millrace/shared/event"
 )
 
 // In shadow mode nothing leaves, everything is told, and what would have become
@@ -59,5 +60,42 @@ func TestShadowHoldsBackAndCompares(t *testing.T) {
 	r.echo()
 	if d := compareSlices(r.p, r.key("web"), want); len(d) != 2 {
 		t.Errorf("differences %v, want two", d)
+	}
+}
+
+// Every write is on record with the change that asked for it, one that was
+// refused with its class; the inputs begin with what changed.
+func TestWritesAreRecorded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 100)
+	pods := r.fleet("web", 0, 3)
+	r.put(r.service("web"))
+	r.p.cause = &controller.Cause{Message: event.Message{Kind: "pods", Key: event.Key{Namespace: r.ns, Name: pods[2].Name}}}
+	r.sync("web")
+	slice := r.slicesOf("web")[0]
+	if len(r.p.told) != 1 {
+		t.Fatalf("told of %+v, want one creation", r.p.told)
+	}
+	d := r.p.told[0]
+	if d.Verb != "create" || d.Rule != ruleSlices || d.Object.Key.Name != slice.Name || d.Object.UID != string(slice.UID) || d.Shadow || len(d.Body) == 0 {
+		t.Errorf("told of %+v", d)
+	}
+	var order []string
+	for _, in := range d.Inputs {
+		order = append(order, string(in.Kind)+" "+in.Key.Name)
+	}
+	if len(order) != 4 || order[0] != "pods "+pods[2].Name || order[1] != "services web" {
+		t.Errorf("inputs are %q, want what changed first, then the service", order)
+	}
+
+	t.Log("another has written meanwhile")
+	r.edit(slice.Name, func(s *discoveryv1.EndpointSlice) { s.Labels["x"] = "y" })
+	r.p.told = nil
+	r.drop(pods[0])
+	if err := r.reconcile("web"); classify(err) != controller.Conflict {
+		t.Fatalf("Reconcile() = %v, want a conflict", err)
+	}
+	if len(r.p.told) != 1 || r.p.told[0].Class != "conflict" || r.p.told[0].Err == nil || r.p.told[0].Object.Version != 0 {
+		t.Errorf("told of %+v, want one update refused", r.p.told)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -39,6 +41,9 @@ func mode(ctx context.Context, s session) error {
 	role, want := words[0], words[1]
 	if want != modeDefault && !controller.ValidMode(want) {
 		return fmt.Errorf("%w: MODE is %q; it must be off, shadow, active or default", errUsage, want)
+	}
+	if want != modeDefault && !slices.Contains(s.roles, role) { // what nobody follows would look like a mode
+		return fmt.Errorf("%w: ROLE is %q; there are: %s", errUsage, role, strings.Join(s.roles, ", "))
 	}
 	if err := SetMode(ctx, s.bus, role, want); err != nil {
 		return err

@@ -237,6 +237,26 @@ func TestShadowAndGuardOfSlices(t *testing.T) {
 	}
 }
 
+// A mode that changes in the middle of a session: what was held back is what the
+// rest builds on, so nothing of it is sent any more.
+func TestASessionStaysInTheShadow(t *testing.T) {
+	t.Parallel()
+	asked := 0
+	b := newBench(t, WriteOptions{Guard: func(context.Context) error {
+		if asked++; asked == 1 {
+			return ErrShadow
+		}
+		return nil
+	}})
+	s, err := b.reconcile(nil, 3, 80)
+	if err != nil || b.verbs(s) != "create create" || !s.Writes()[0].Shadow || !s.Writes()[1].Shadow || len(s.Slices()) != 2 {
+		t.Errorf("%q, %d slices: %v", b.verbs(s), len(s.Slices()), err)
+	}
+	if got := b.wire.take(); len(got) != 0 {
+		t.Errorf("these left: %q", got)
+	}
+}
+
 func TestSlicesInATerminatingNamespace(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, WriteOptions{})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -154,6 +155,9 @@ func TestARefusedWriteLeavesNothing(t *testing.T) {
 		"the guard says no in shadow mode": {
 			WriteOptions{Shadow: true, Guard: func(context.Context) error { return paused }}, paused, 0,
 		},
+		"the guard says that only shadow mode forbids it": {
+			WriteOptions{Guard: func(context.Context) error { return fmt.Errorf("%w: today", ErrShadow) }}, nil, 4,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -210,6 +214,41 @@ func TestRefusalsByTheServer(t *testing.T) {
 	_, err := admin.Writer(WriteOptions{}).Patch(t.Context(), ref, []byte(`{"spec":{"nodeName":"other"}}`))
 	if !errors.Is(err, ErrInvalid) {
 		t.Errorf("an immutable field: %v", err)
+	}
+}
+
+// What the API server refuses is told; what never left is not.
+func TestAWriteThatFailsIsTold(t *testing.T) {
+	t.Parallel()
+	api, _ := dial(t)
+	ns := kubetest.Shared(t).Namespace(t)
+	ref := podRef(makePod(t.Context(), t, api, ns, "a"))
+	var told []Write
+	var failed []error
+	allow := true
+	w := api.Writer(WriteOptions{
+		Guard: func(context.Context) error {
+			if !allow {
+				return errors.New("no")
+			}
+			return nil
+		},
+		OnWrite: func(Write) { t.Error("told of a write that was not taken") },
+		OnFail:  func(w Write, err error) { told, failed = append(told, w), append(failed, err) },
+	})
+	old := ref
+	old.Version--
+	_, _ = w.Patch(t.Context(), old, []byte(`{"metadata":{"labels":{"x":"y"}}}`))
+	_ = w.Delete(t.Context(), old, nil)
+	allow = false
+	_ = w.Delete(t.Context(), ref, nil)
+	if len(told) != 2 || told[0].Verb != VerbPatch || told[0].Base != old.Version || len(told[0].Body) == 0 || told[1].Verb != VerbDelete {
+		t.Fatalf("told of %+v", told)
+	}
+	for _, err := range failed {
+		if Class(err) != "conflict" {
+			t.Errorf("it failed with %v, class %s", err, Class(err))
+		}
 	}
 }
 
