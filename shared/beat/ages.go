@@ -70,7 +70,11 @@ type Ages struct {
 	// false while nothing proves that a beat would be heard.
 	heard    time.Duration
 	watching bool
-	fresh    []*heart // beat since the last tick
+	// fresh have beaten since the last tick, and young before it, in order; their
+	// age is 0 until the proof has come as far as they.
+	fresh []*heart
+	young []cohort
+	ticks uint64
 
 	without rule
 }
@@ -79,11 +83,20 @@ type Ages struct {
 type heart struct {
 	Beat
 	slice int
-	// since is the clock at the last beat.
+	// since is the clock at the last beat. fresh says that it is not known yet, and
+	// tick whose cohort will tell.
 	since time.Duration
 	fresh bool
+	tick  uint64
 	// node and lease exist; adopted: the predecessor knew the node.
 	node, lease, adopted bool
+}
+
+// cohort are the nodes that had beaten by a tick and not by the one before.
+type cohort struct {
+	tick   uint64
+	at     time.Duration // of the tick, in the caller's time
+	hearts []*heart
 }
 
 type agesSlice struct {
@@ -245,12 +258,12 @@ func (a *Ages) forget(h *heart) {
 	}
 }
 
-// beat: the age is 0 at the next tick, which is where the clock will stand that
-// has run up to this beat.
+// beat: the clock may stand a proof behind, so the age is counted from where the
+// clock stands when a proof has come as far as the tick that follows the beat.
 func (a *Ages) beat(h *heart) {
 	h.since = a.clock
-	if !h.fresh && a.without.keeps(ruleNextTick) {
-		h.fresh = true
+	if a.without.keeps(ruleNextTick) && (!h.fresh || h.tick != a.ticks) {
+		h.fresh, h.tick = true, a.ticks
 		a.fresh = append(a.fresh, h)
 	}
 }
@@ -259,7 +272,7 @@ func (a *Ages) beat(h *heart) {
 // here: the last event of the watch, or the last answered ping; 0 while the watch
 // is not known to live.
 func (a *Ages) Tick(now, proof time.Duration) {
-	to := min(now, proof)
+	to, exact := min(now, proof), false
 	if !a.without.keeps(ruleProof) {
 		to = now
 	}
@@ -270,27 +283,45 @@ func (a *Ages) Tick(now, proof time.Duration) {
 		a.watching, a.heard = true, to
 	case to > a.heard:
 		passed := to - a.heard
-		if a.without.keeps(ruleMaxTick) {
-			passed = min(passed, maxTick)
+		if exact = passed <= maxTick || !a.without.keeps(ruleMaxTick); !exact {
+			passed = maxTick
 		}
 		a.clock, a.heard = a.clock+passed, to
 	}
-	for _, h := range a.fresh {
-		if h.fresh {
-			h.since, h.fresh = a.clock, false
-		}
+	a.grow(now, exact)
+}
+
+// grow lets those age that the proof has come as far as. exact: the clock has run
+// as long as the time that it has come further.
+func (a *Ages) grow(now time.Duration, exact bool) {
+	if len(a.fresh) > 0 {
+		a.young = append(a.young, cohort{tick: a.ticks, at: now, hearts: a.fresh})
+		a.fresh = nil
 	}
-	a.fresh = a.fresh[:0]
+	a.ticks++
+	for len(a.young) > 0 && a.watching && a.young[0].at <= a.heard {
+		since := a.clock
+		if exact {
+			since -= a.heard - a.young[0].at
+		}
+		for _, h := range a.young[0].hearts {
+			if h.fresh && h.tick == a.young[0].tick {
+				h.since, h.fresh = since, false
+			}
+		}
+		a.young = a.young[1:]
+	}
 }
 
 // Digest returns what is known of a partition as of the last tick, unless it must
 // not be said: before both lists have come, and until the watch has proven to
-// live since the last digest. A digest that repeats old ages would let its reader
-// go on counting on no knowledge at all. Beats is reused by the next call for
-// this partition.
+// live since the last digest and of late. A digest that repeats old ages, or tells
+// at a thaw how things stood before the freeze, would let its reader go on
+// counting on no knowledge at all. Beats is reused by the next call for this
+// partition.
 func (a *Ages) Digest(slice int, now time.Duration) (Digest, bool) {
 	s := &a.slices[slice]
-	proven := a.watching && (!s.told || a.heard > s.heard)
+	proven := a.watching && (!s.told || a.heard > s.heard) && now-a.heard <= maxTick
 	if !a.nodesListed || !a.leasesListed || !proven && a.without.keeps(ruleNoDigest) {
 		return Digest{}, false
 	}

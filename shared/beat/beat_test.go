@@ -14,9 +14,10 @@ func digestAt(epoch, counter uint64, at, age time.Duration) Digest {
 	return Digest{Epoch: epoch, Counter: counter, At: at, Beats: []Beat{{Node: "n", UID: "u", Renewed: 7, Heartbeat: 3, Age: age}}}
 }
 
-// fed is a judge that has seen two digests: n was silent for 11 s at 100 s.
+// fed is a judge that has seen three digests: n was silent for 11 s at 100 s.
 func fed() *Silence {
 	j := NewSilence()
+	j.Digest(digestAt(5, 0, 0, 9*s), 98*s)
 	j.Digest(digestAt(5, 1, 1*s, 10*s), 99*s)
 	j.Digest(digestAt(5, 2, 2*s, 11*s), 100*s)
 	return j
@@ -47,13 +48,20 @@ func TestSilence(t *testing.T) {
 			}, 101 * s, 0, "",
 		},
 		"the first digest of another watcher does not count": {
-			func(j *Silence) { j.Digest(digestAt(6, 1, 900*s, 12*s), 101*s) }, 101 * s, 12 * s, FirstOfEpoch,
+			func(j *Silence) { j.Digest(digestAt(6, 1, 900*s, 12*s), 101*s) }, 101 * s, 12 * s, Few,
 		},
-		"the second does": {
+		"nor does the second": {
 			func(j *Silence) {
 				j.Digest(digestAt(6, 1, 900*s, 12*s), 101*s)
 				j.Digest(digestAt(6, 2, 901*s, 13*s), 102*s)
-			}, 102 * s, 13 * s, "",
+			}, 102 * s, 13 * s, Few,
+		},
+		"the third does": {
+			func(j *Silence) {
+				j.Digest(digestAt(6, 1, 900*s, 12*s), 101*s)
+				j.Digest(digestAt(6, 2, 901*s, 13*s), 102*s)
+				j.Digest(digestAt(6, 3, 902*s, 14*s), 103*s)
+			}, 103 * s, 14 * s, "",
 		},
 		"a digest that was on its way for 1.5 s more than the others does not count": {
 			func(j *Silence) { j.Digest(digestAt(5, 3, 3*s, 12*s), 102*s+s/2) }, 102*s + s/2, 12 * s, Delayed,
@@ -98,6 +106,63 @@ func TestSilence(t *testing.T) {
 			v := j.Of("n", "u", tt.now)
 			if v.Silence != tt.want || v.Why != tt.why {
 				t.Errorf("silent for %s, %q; want %s, %q", v.Silence, v.Why, tt.want, tt.why)
+			}
+		})
+	}
+}
+
+// Without the rule a digest that a broken feed brings again and again would be
+// good for ever.
+func TestARepeatedDigestIsNoFreshOne(t *testing.T) {
+	for name, tt := range map[string]struct {
+		without rule
+		why     Reason
+	}{"as it is": {0, Late}, "without the rule": {ruleRepeated, ""}} {
+		t.Run(name, func(t *testing.T) {
+			j := fed()
+			j.without = tt.without
+			j.Digest(digestAt(5, 2, 2*s, 11*s), 100*s+9*s/10)
+			if v := j.Of("n", "u", 103*s+s/2); v.Why != tt.why {
+				t.Errorf("%q, want %q", v.Why, tt.why)
+			}
+		})
+	}
+}
+
+// Without the rule a node that beat while nobody watched would keep its age until
+// it beats again, which may take ten seconds.
+func TestABeatThatWasMissedIsOne(t *testing.T) {
+	for name, tt := range map[string]struct {
+		without rule
+		want    time.Duration
+	}{"as it is": {0, 0}, "without the rule": {ruleMissed, 30 * s}} {
+		t.Run(name, func(t *testing.T) {
+			a := NewAges(1, 5, 0)
+			a.without = tt.without
+			a.Adopt(Digest{Epoch: 4, Beats: []Beat{{Node: "n", UID: "u", Renewed: 7, Heartbeat: 3, Age: 30 * s}}})
+			both(a, Beat{Node: "n", UID: "u", Renewed: 8, Heartbeat: 3})
+			if got := agesOf(t, a, 0, 100*s)["n"]; got != tt.want {
+				t.Errorf("age %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+// Without the rule a watcher that was replaced would be believed again: its
+// third late digest would count.
+func TestEpochsNeverGoBack(t *testing.T) {
+	for name, tt := range map[string]struct {
+		without rule
+		want    uint64
+	}{"as it is": {0, 5}, "without the rule": {ruleEpoch, 4}} {
+		t.Run(name, func(t *testing.T) {
+			j := fed()
+			j.without = tt.without
+			j.Digest(digestAt(4, 900, 3*s, 60*s), 101*s)
+			j.Digest(digestAt(4, 901, 4*s, 61*s), 102*s)
+			j.Digest(digestAt(4, 902, 5*s, 62*s), 103*s)
+			if v := j.Of("n", "u", 103*s); j.digest.Epoch != tt.want || v.Why == "" != (tt.without != 0) {
+				t.Errorf("epoch %d, silent for %s, %q", j.digest.Epoch, v.Silence, v.Why)
 			}
 		})
 	}
@@ -187,7 +252,7 @@ func TestAges(t *testing.T) {
 			a := NewAges(1, 5, 0)
 			both(a, n)
 			tt.then(a)
-			if got := agesOf(t, a, 0, 200*s)["n"]; got != tt.want {
+			if got := agesOf(t, a, 0, a.heard)["n"]; got != tt.want {
 				t.Errorf("age %s, want %s", got, tt.want)
 			}
 		})
@@ -234,8 +299,12 @@ func TestDigest(t *testing.T) {
 	if d, ok := a.Digest(0, 102*s); !ok || d.Counter != 42 {
 		t.Errorf("after a newer proof: %+v, %t", d, ok)
 	}
-	a.Tick(103*s, 0)
-	if _, ok := a.Digest(1, 103*s); ok {
+	a.Tick(160*s, 102*s) // thawed: nothing that was sent meanwhile has been read
+	if _, ok := a.Digest(0, 160*s); ok {
+		t.Error("a digest on a proof from before a freeze")
+	}
+	a.Tick(161*s, 0)
+	if _, ok := a.Digest(1, 161*s); ok {
 		t.Error("a digest without a watch")
 	}
 }

@@ -1,8 +1,8 @@
 package beat
 
 // rule is a set of rules of Ages and Silence that are taken out; empty outside
-// tests. Each closes a concrete failing interleaving, and TestRules
-// shows that what the rules promise fails without it.
+// tests. Each closes a concrete failing interleaving, and TestRules, or for three
+// of them a test in beat_test.go, shows that what is promised fails without it.
 type rule uint32
 
 const (
@@ -12,8 +12,8 @@ const (
 	// ruleMaxTick: one tick adds at most 2 s, so that a frozen watcher that thaws
 	// ages nobody before it has read what was sent meanwhile.
 	ruleMaxTick
-	// ruleNoDigest: without a newer proof there is no digest, so that its reader
-	// does not go on adding its own time to what nobody watches.
+	// ruleNoDigest: without a newer proof, no more than 2 s old, there is no digest,
+	// so that its reader does not go on adding its own time to what nobody watches.
 	ruleNoDigest
 	// ruleFirstSight: a UID starts at age 0, however old its times are.
 	ruleFirstSight
@@ -43,7 +43,7 @@ const (
 	// much: its watcher was frozen before it left, or its reader before it came.
 	ruleDelayed
 	// ruleSecond: of the first digest of an epoch nobody can tell how long it was
-	// on its way.
+	// on its way, until others have taken as long.
 	ruleSecond
 	// ruleContradicted: a digest that a live read contradicts is stale, for all of
 	// its nodes.

@@ -18,6 +18,10 @@ const (
 	// putting them in doubt: in a burst of waiting ones each is quicker by the
 	// period. Unit: time.
 	catchingUp = 500 * time.Millisecond
+	// enough digests in a row have to agree with the quickest before any is judged
+	// by. Unit: digests. Source: one can agree by chance, when a reader that slept
+	// finds one that was held up before it was sent; BenchmarkWorlds found that.
+	enough = 2
 	// remembered is how many delays are compared. Unit: digests. Two clocks drift
 	// apart, and one may be set, so a baseline is good for half a minute.
 	remembered = 32
@@ -30,7 +34,7 @@ type Reason string
 const (
 	NoDigest      Reason = "no digest yet"
 	Late          Reason = "the last digest is more than 3s old"
-	FirstOfEpoch  Reason = "only one digest of this watcher has come"
+	Few           Reason = "too few digests of this watcher have come"
 	Delayed       Reason = "digests are late on their way"
 	LowerEpoch    Reason = "a digest of an earlier watcher came"
 	Contradicted  Reason = "the API server shows a beat that the digest does not"
@@ -39,7 +43,7 @@ const (
 )
 
 // Reasons are all of them.
-var Reasons = []Reason{NoDigest, Late, FirstOfEpoch, Delayed, LowerEpoch, Contradicted, ClockWentBack, Unknown}
+var Reasons = []Reason{NoDigest, Late, Few, Delayed, LowerEpoch, Contradicted, ClockWentBack, Unknown}
 
 // Silence judges by its digests how long the nodes of one partition have been
 // silent. A broken pipeline never looks like dead nodes: whatever is wrong with
@@ -55,6 +59,7 @@ type Silence struct {
 	// share no zero.
 	delays []time.Duration
 	next   int // of delays, to be replaced
+	agreed int // digests in a row that were on their way for as long as the quickest
 	// contradicted holds, by node, what the digest showed when a live read showed
 	// something else.
 	contradicted map[string]Beat
@@ -79,7 +84,7 @@ func (s *Silence) Digest(d Digest, now time.Duration) bool {
 	case d.Epoch != s.digest.Epoch:
 		s.delays, s.next = s.delays[:0], 0
 	}
-	s.doubt = s.judge(now - d.At)
+	s.doubt = s.judge(d, now)
 	s.digest, s.received = d, now
 	for node, shown := range s.contradicted {
 		if b, known := s.beat(node); known != (shown.UID != "") || !b.Same(shown) {
@@ -91,7 +96,8 @@ func (s *Silence) Digest(d Digest, now time.Duration) bool {
 
 // judge compares how long a digest was on its way with those before it, and
 // remembers it.
-func (s *Silence) judge(delay time.Duration) Reason {
+func (s *Silence) judge(d Digest, now time.Duration) Reason {
+	delay := now - d.At
 	first := len(s.delays) == 0
 	quickest := delay
 	if !first {
@@ -104,10 +110,18 @@ func (s *Silence) judge(delay time.Duration) Reason {
 		s.next = (s.next + 1) % remembered
 	}
 	switch {
-	case first && s.without.keeps(ruleSecond):
-		return FirstOfEpoch
-	case (delay-quickest > maxDelay || quickest-delay > catchingUp) && s.without.keeps(ruleDelayed):
+	case first:
+		s.agreed = 0
+	case quickest-delay > catchingUp && s.without.keeps(ruleDelayed):
+		s.agreed = 0 // all before it were late
 		return Delayed
+	case delay-quickest > maxDelay && s.without.keeps(ruleDelayed):
+		return Delayed
+	case now-s.received >= catchingUp:
+		s.agreed++ // those that come all at once have waited together
+	}
+	if s.agreed < enough && s.without.keeps(ruleSecond) {
+		return Few
 	}
 	return ""
 }

@@ -57,6 +57,8 @@ func TestPartition(t *testing.T) {
 			t.Errorf("before any digest: %q", why)
 		}
 
+		tell(t, sink, 0, 7, 8*time.Second)
+		time.Sleep(time.Second)
 		tell(t, sink, 1, 7, 9*time.Second)
 		time.Sleep(time.Second)
 		tell(t, sink, 2, 7, 10*time.Second)
