@@ -327,7 +327,7 @@ func (o *observer) holes(echo time.Duration) (holes []*hole, late int) {
 	log, gaps := slices.Clone(o.log), slices.Clone(o.gaps)
 	o.mu.Unlock()
 	slices.SortStableFunc(log, func(a, b record) int { return cmp.Compare(a.revision, b.revision) })
-	s := sweep{w: newWorld(), stays: map[string]*stay{}, echo: echo, union: map[string]map[string]string{}}
+	s := sweep{w: newWorld(), stays: map[string]*stay{}, echo: echo, union: map[string]map[string]string{}, past: map[string]past{}}
 	for _, r := range log {
 		blind := slices.ContainsFunc(gaps, func(g gap) bool { return r.revision >= g.from && r.revision <= g.to })
 		s.step(r, blind)
@@ -340,9 +340,16 @@ type sweep struct {
 	w     world
 	stays map[string]*stay // by service UID and pod UID
 	union map[string]map[string]string
+	past  map[string]past // by service UID
 	echo  time.Duration
 	holes []*hole
 	late  int
+}
+
+// past is a service as it was before its last change.
+type past struct {
+	service *corev1.Service
+	until   time.Time
 }
 
 // hole is a time during which a pod that stays ready was absent.
@@ -374,6 +381,9 @@ func (s *sweep) step(r record, blind bool) {
 	case *corev1.Service:
 		before := s.w.services[key]
 		s.w.apply(r)
+		if before != nil && before.UID == object.UID {
+			s.past[string(object.UID)] = past{before, r.at}
+		}
 		changed := before == nil || before.UID != object.UID || !slices.Equal(before.Spec.Ports, object.Spec.Ports)
 		s.gather(object)
 		s.judge(object, r, blind, changed)
@@ -455,7 +465,7 @@ func (s *sweep) judgePod(svc *corev1.Service, p *corev1.Pod, r record, blind, ch
 	case present && !st.present, present && r.at.Sub(st.since) > s.echo:
 		st.appeared = true
 	case !present && st.appeared:
-		if st.again && r.at.Sub(st.since) < s.echo {
+		if st.again && r.at.Sub(st.since) < s.echo || s.wasRight(svc, p, r.at) {
 			s.late++
 		} else {
 			st.hole = &hole{from: r.at, text: fmt.Sprintf("revision %d: pod %s/%s, ready since %s, left service %s",
@@ -465,6 +475,14 @@ func (s *sweep) judgePod(svc *corev1.Service, p *corev1.Pod, r record, blind, ch
 		st.appeared = false // one hole is told once
 	}
 	st.present = present
+}
+
+// wasRight reports whether the service, as it was until a moment ago, does not
+// select the pod: whoever has not heard of its change takes the pod out. While
+// a kind has no watcher the others go on by what it said last.
+func (s *sweep) wasRight(svc *corev1.Service, p *corev1.Pod, now time.Time) bool {
+	was, known := s.past[string(svc.UID)]
+	return known && now.Sub(was.until) < s.echo && !(hasSlices(was.service) && selected(was.service, p))
 }
 
 // noHoles fails the test for every hole.

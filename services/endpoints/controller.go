@@ -116,7 +116,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (_ controller
 		return controller.Result{}, nil
 	}
 	if err := r.sync(ctx, key, snap); err != nil {
-		r.complain(snap.Service, err)
+		r.complain(ctx, snap.Service, err)
 		return controller.Result{}, err
 	}
 	r.metrics.synced(r.p, key)
@@ -241,12 +241,18 @@ func (r *reconciler) forget(key event.Key) {
 }
 
 // complain writes the event that upstream writes, when it is the API server or
-// the pods that stand in the way and not our own caution.
-func (r *reconciler) complain(s *corev1.Service, err error) {
-	if class := classify(err); class == controller.Retry || class == controller.Final {
-		r.events.Eventf(s, corev1.EventTypeWarning, "FailedToUpdateEndpointSlices",
-			"Error updating Endpoint Slices for Service %s/%s: %v", s.Namespace, s.Name, err)
+// the pods that stand in the way and not our own caution, and only while we may
+// write at all.
+func (r *reconciler) complain(ctx context.Context, s *corev1.Service, err error) {
+	if class := classify(err); class != controller.Retry && class != controller.Final || errors.Is(err, kube.ErrRefused) {
+		return
 	}
+	key := event.Key{Namespace: s.Namespace, Name: s.Name}
+	if no := r.p.Guard(ctx, key, controller.Harmless); no != nil && !errors.Is(no, controller.ErrLiveFirst) {
+		return
+	}
+	r.events.Eventf(s, corev1.EventTypeWarning, "FailedToUpdateEndpointSlices",
+		"Error updating Endpoint Slices for Service %s/%s: %v", s.Namespace, s.Name, err)
 }
 
 // classify sorts what a write failed with.

@@ -15,14 +15,12 @@ import (
 	"time"
 
 	"github.com/millrace-io/millrace/shared/bus"
-	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/process"
 )
 
 // Config is what the commands read.
 type Config struct {
-	Bus  bus.Config  `envconfig:"NATS"`
-	Kube kube.Config `envconfig:"KUBE"`
+	Bus bus.Config `envconfig:"NATS"`
 }
 
 // connectWait is how long a command waits for NATS. Unit: time.
@@ -41,7 +39,7 @@ type command struct {
 
 // session is what one command runs with.
 type session struct {
-	cfg   Config
+	known []any    // settings of all roles
 	roles []string // that there are
 	bus   *bus.Bus
 	args  []string
@@ -112,7 +110,7 @@ func (c command) connected(ctx context.Context, roles, args []string, out io.Wri
 		return err
 	}
 	if c.withoutBus() {
-		return c.run(ctx, session{cfg: cfg, roles: roles, args: args, out: out})
+		return c.run(ctx, session{known: known, roles: roles, args: args, out: out})
 	}
 	b, err := bus.Connect(ctx, cfg.Bus, "operator", slog.New(slog.DiscardHandler), nil)
 	if err != nil {
@@ -120,9 +118,9 @@ func (c command) connected(ctx context.Context, roles, args []string, out io.Wri
 	}
 	defer b.Close()
 	if err := awaitConnected(ctx, b); err != nil {
-		return fmt.Errorf("connecting to NATS at %s: %w", cfg.Bus.URL, err)
+		return fmt.Errorf("connecting to NATS at %s: %w", process.Redact(cfg.Bus.URL), err)
 	}
-	return c.run(ctx, session{cfg: cfg, roles: roles, bus: b, args: args, out: out})
+	return c.run(ctx, session{known: known, roles: roles, bus: b, args: args, out: out})
 }
 
 // withoutBus reports whether the command needs the API server alone.

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
+	"github.com/millrace-io/millrace/shared/process"
 )
 
 // Explanation is all that can be learned of one object. What could not be asked
@@ -175,7 +176,11 @@ func explainFlags(format *string, last *int) func(*flag.FlagSet) {
 
 // api connects to the API server, if there is a way.
 func (s session) api() (*kube.API, error) {
-	api, err := kube.Connect(s.cfg.Kube, "millrace-operator", slog.New(slog.DiscardHandler), nil)
+	var cfg probeConfig
+	if err := process.Load(process.Prefix, &cfg, s.known...); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoAPI, err)
+	}
+	api, err := kube.Connect(cfg.Kube, "millrace-operator", slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: MILLRACE_KUBE: %w", errNoAPI, err)
 	}

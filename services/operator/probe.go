@@ -17,7 +17,7 @@ import (
 // file gives it, so that it says why itself.
 const probeWait = 3 * time.Second
 
-// probeConfig is what `millrace probe kube` reads.
+// probeConfig is what commands read that ask the API server.
 type probeConfig struct {
 	Kube kube.Config `envconfig:"KUBE"`
 }

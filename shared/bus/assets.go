@@ -130,7 +130,7 @@ func (b *Bus) lastValues(name, subject string, maxBytes int64, what string) jets
 func (b *Bus) bucketConfig(k Bucket) jetstream.StreamConfig {
 	c := b.lastValues(b.bucketStream(k), b.bucketSubject(k)+">", 64*mib, "bucket "+string(k))
 	c.MaxMsgSize = mib
-	c.AllowRollup = true
+	c.AllowRollup = true // the server wants it where keys leave markers
 	c.DenyDelete = true
 	c.SubjectDeleteMarkerTTL = markerLife
 	return c

@@ -58,50 +58,20 @@ func (b *Bus) ClearDeadLetter(ctx context.Context, role string, kind event.Kind,
 }
 
 // DeadLetters returns all dead letters there are.
-func (b *Bus) DeadLetters(ctx context.Context) ([]*millracev1.DeadLetter, error) {
-	filters := []string{b.deadLetterRoot() + ".>"}
-	r := reading{
-		stream:  b.deadLetterStream(),
-		name:    fmt.Sprintf("deadletters-%s-%d", b.unique, b.feeds.Add(1)),
-		filters: filters,
-	}
-	letters := map[string]*millracev1.DeadLetter{}
-	var order []string
-	var seq uint64
-	check := func(pending uint64) error {
-		if pending > 0 {
-			return nil
+func (b *Bus) DeadLetters(ctx context.Context) (found []*millracev1.DeadLetter, err error) {
+	err = b.scan(ctx, b.deadLetterStream(), b.deadLetterRoot()+".>", func(m *stored) error {
+		if len(m.Data) == 0 {
+			return nil // it was cleared
 		}
-		done, err := b.complete(ctx, r.stream, filters, seq)
-		if err == nil && done {
-			err = errEnough
-		}
-		return err
-	}
-	r.idle = func() error { return check(0) }
-	err := b.read(ctx, r, check, func(d delivery) error {
-		seq = d.Seq
 		letter := &millracev1.DeadLetter{}
-		switch err := proto.Unmarshal(d.Data, letter); {
-		case err != nil:
-			return errors.Join(errors.New("reading dead letter: "+d.Subject), err)
-		case len(d.Data) == 0:
-			delete(letters, d.Subject)
-		default:
-			letters[d.Subject] = letter
-			order = append(order, d.Subject)
+		if err := proto.Unmarshal(m.Data, letter); err != nil {
+			return errors.Join(errors.New("reading dead letter: "+m.Subject), err)
 		}
-		return check(d.Pending)
+		found = append(found, letter)
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("reading dead letters: %w", err)
-	}
-	found := make([]*millracev1.DeadLetter, 0, len(letters))
-	for _, subject := range order {
-		if letter := letters[subject]; letter != nil {
-			found = append(found, letter)
-			delete(letters, subject)
-		}
 	}
 	return found, nil
 }

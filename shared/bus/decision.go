@@ -82,28 +82,13 @@ func (b *Bus) Decisions(ctx context.Context, kind event.Kind, key event.Key) ([]
 	return out, nil
 }
 
-// readDecisions reads what stands under one filter. A consumer has only one: it
-// is then part of the request's subject, and so of a user's rights.
 func (b *Bus) readDecisions(ctx context.Context, filter string, into map[uint64]*millracev1.Decision) error {
-	r := reading{
-		stream:  b.decisionStream(),
-		name:    fmt.Sprintf("decisions-%s-%d", b.unique, b.feeds.Add(1)),
-		filters: []string{filter},
-	}
-	// What comes while we read is none of ours, so "nothing pending" is enough.
-	check := func(pending uint64) error {
-		if pending == 0 {
-			return errEnough
-		}
-		return nil
-	}
-	r.idle = func() error { return errEnough }
-	return b.read(ctx, r, check, func(d delivery) error {
+	return b.scan(ctx, b.decisionStream(), filter, func(m *stored) error {
 		record := &millracev1.Decision{}
-		if err := proto.Unmarshal(d.Data, record); err != nil {
-			return errors.Join(errors.New("reading decision: "+d.Subject), err)
+		if err := proto.Unmarshal(m.Data, record); err != nil {
+			return errors.Join(errors.New("reading decision: "+m.Subject), err)
 		}
-		into[d.Seq] = record
-		return check(d.Pending)
+		into[m.Seq] = record
+		return nil
 	})
 }

@@ -9,7 +9,9 @@ type Permissions struct {
 }
 
 // ControlPermissions are those of the operator and what `millrace mode` needs:
-// the modes of roles, and no other fact.
+// the modes of roles. No other fact can be written; but a header of NATS lets
+// whoever writes one key of a bucket drop all others, and no permission forbids
+// a header: give them to those you would let restart the roles.
 func ControlPermissions(cluster string) Permissions {
 	p := OperatorPermissions(cluster)
 	p.Publish = append(p.Publish,
@@ -30,17 +32,13 @@ func OperatorPermissions(cluster string) Permissions {
 			"millrace." + token + ".status",
 			"$JS.API.STREAM.INFO.*",
 			"$JS.API.CONSUMER.INFO." + objects + ".*",
-			// Dead letters and records are read through a consumer that lives as long as the
-			// command; its one filter is part of the subject.
-			"$JS.API.CONSUMER.CREATE." + letters + ".*.dlq." + token + ".>",
-			"$JS.API.CONSUMER.MSG.NEXT." + letters + ".*",
-			"$JS.API.CONSUMER.DELETE." + letters + ".*",
+			// Dead letters and records are asked for one by one. Not through a
+			// consumer: whoever may make one may have it send what it reads to any
+			// subject, past his own rights.
 			"$JS.API.STREAM.MSG.GET." + letters,
+			"$JS.API.STREAM.MSG.GET." + decisions,
 			"millrace." + token + ".explain",
 			"millrace." + token + ".shadow",
-			"$JS.API.CONSUMER.CREATE." + decisions + ".*.decisions." + token + ".>",
-			"$JS.API.CONSUMER.MSG.NEXT." + decisions + ".*",
-			"$JS.API.CONSUMER.DELETE." + decisions + ".*",
 			// The object whose subject the request names, and no other: what a
 			// consumer would bring is everything.
 			"$JS.API.DIRECT.GET." + objects + "." + event.Root(cluster) + ".>",

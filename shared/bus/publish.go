@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -151,7 +152,34 @@ type stored struct {
 // lastRaw reads the last message that matches filter from the stream's leader.
 // Not by "direct get", which a lagging peer may answer.
 func (b *Bus) lastRaw(ctx context.Context, stream, filter string) (*stored, error) {
-	request, err := json.Marshal(map[string]string{"last_by_subj": filter})
+	m, err := b.getRaw(ctx, stream, map[string]any{"last_by_subj": filter})
+	if err != nil {
+		return nil, fmt.Errorf("reading last message of %s: %w", filter, err)
+	}
+	return m, nil
+}
+
+// scan reads the messages that match filter one by one, the oldest first. It is
+// for few: a reader that may only ask for messages needs no right to make a
+// consumer, which could send what it reads anywhere.
+func (b *Bus) scan(ctx context.Context, stream, filter string, got func(*stored) error) error {
+	for seq := uint64(1); ; {
+		m, err := b.getRaw(ctx, stream, map[string]any{"seq": seq, "next_by_subj": filter})
+		switch {
+		case errors.Is(err, ErrNone):
+			return nil
+		case err != nil:
+			return fmt.Errorf("reading messages of %s: %w", filter, err)
+		}
+		if err := got(m); err != nil {
+			return err
+		}
+		seq = m.Seq + 1
+	}
+}
+
+func (b *Bus) getRaw(ctx context.Context, stream string, which map[string]any) (*stored, error) {
+	request, err := json.Marshal(which)
 	if err != nil {
 		return nil, err
 	}
@@ -159,14 +187,14 @@ func (b *Bus) lastRaw(ctx context.Context, stream, filter string) (*stored, erro
 		Message *stored `json:"message"`
 	}
 	if err := b.api(ctx, "STREAM.MSG.GET."+stream, request, &reply); err != nil {
-		return nil, fmt.Errorf("reading last message of %s: %w", filter, err)
+		return nil, err
 	}
 	if reply.Message == nil {
-		return nil, fmt.Errorf("reading last message of %s: empty answer", filter)
+		return nil, errors.New("empty answer")
 	}
 	if len(reply.Message.Headers) > 0 {
 		if reply.Message.header, err = nats.DecodeHeadersMsg(reply.Message.Headers); err != nil {
-			return nil, fmt.Errorf("reading last message of %s: %w", filter, err)
+			return nil, err
 		}
 	}
 	return reply.Message, nil

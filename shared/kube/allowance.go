@@ -1,6 +1,11 @@
 package kube
 
-import "context"
+import (
+	"context"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/flowcontrol"
+)
 
 // Allowance waits until one more write may be made, at most until ctx ends. What
 // it returns is asked at the wire, because an allowance does not last.
@@ -12,6 +17,14 @@ type Allowance func(ctx context.Context) (valid func() error, err error)
 func (o WriteOptions) sending(ctx context.Context, shadow bool) (context.Context, context.CancelFunc, bool, error) {
 	guard := o.Guard
 	if o.Allowance != nil && !shadow {
+		// The client's own limiter first ⚠: an allowance would not live through a
+		// queue there, and each that dies has cost the queue a turn.
+		if o.limiter != nil {
+			if err := o.limiter.Wait(ctx); err != nil {
+				return nil, nil, false, refused(err)
+			}
+			ctx = context.WithValue(ctx, turnKey{}, true)
+		}
 		valid, err := o.Allowance(ctx)
 		if err != nil {
 			return nil, nil, false, refused(err)
@@ -30,4 +43,22 @@ func (o WriteOptions) sending(ctx context.Context, shadow bool) (context.Context
 	}
 	ctx, cancel := context.WithTimeout(WithGuard(ctx, guard), o.Timeout)
 	return ctx, cancel, shadow, nil
+}
+
+// turnKey marks a request that has waited for the client's limiter already.
+type turnKey struct{}
+
+func hasTurn(ctx context.Context) bool { return ctx.Value(turnKey{}) != nil }
+
+// limiterOf is the client's own limiter; nil where there is none.
+func limiterOf(client kubernetes.Interface) flowcontrol.RateLimiter {
+	c := client.DiscoveryV1().RESTClient()
+	if typed, ok := c.(interface {
+		GetRateLimiter() flowcontrol.RateLimiter
+	}); ok && c != nil {
+		if limiter, ok := typed.GetRateLimiter().(tracedLimiter); ok {
+			return limiter
+		}
+	}
+	return nil
 }

@@ -3,9 +3,12 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -114,5 +117,33 @@ func TestAllowanceOfSlices(t *testing.T) {
 	note()
 	if diff := cmp.Diff([]int{2, 0, 1}, counts); diff != "" {
 		t.Errorf("waits (-want +got):\n%s", diff)
+	}
+}
+
+// ⚠ A queue before the client's own limiter is longer than an allowance lives:
+// it is waited for first, and once.
+func TestTheClientsOwnLimiterIsWaitedForBeforeTheAllowance(t *testing.T) {
+	api, wire := answering(t, Config{QPS: 20, Burst: 1}, http.StatusOK, nil)
+	const life, writes = 500 * time.Millisecond, 20
+	writer := api.Writer(WriteOptions{Allowance: func(context.Context) (func() error, error) {
+		taken := time.Now()
+		return func() error {
+			if old := time.Since(taken); old > life {
+				return fmt.Errorf("it is %s old", old)
+			}
+			return nil
+		}, nil
+	}})
+	var all sync.WaitGroup
+	for range writes { // a second in the limiter's queue
+		all.Go(func() {
+			if err := writer.Delete(t.Context(), somePod, nil); err != nil {
+				t.Errorf("Delete() = %v", err)
+			}
+		})
+	}
+	all.Wait()
+	if left := wire.take(); len(left) != writes {
+		t.Errorf("%d writes left, want %d", len(left), writes)
 	}
 }

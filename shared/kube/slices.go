@@ -73,6 +73,7 @@ func GuardEndpointSlices(base kubernetes.Interface, opts GuardOptions) *SliceCli
 	if opts.Timeout <= 0 {
 		opts.Timeout = 10 * time.Second
 	}
+	opts.limiter = limiterOf(base)
 	return &SliceClient{Interface: refuser(), base: base, opts: opts, sessions: map[event.Key]*SliceSession{}}
 }
 
@@ -168,6 +169,7 @@ func NewSliceSession(ctx context.Context, base kubernetes.Interface, opts GuardO
 	if opts.Timeout <= 0 {
 		opts.Timeout = 10 * time.Second
 	}
+	opts.limiter = limiterOf(base)
 	return newSliceSession(ctx, base, opts, scope)
 }
 

@@ -55,6 +55,9 @@ func answered(span trace.Span, resp *http.Response, err error) {
 type tracedLimiter struct{ flowcontrol.RateLimiter }
 
 func (l tracedLimiter) Wait(ctx context.Context) error {
+	if hasTurn(ctx) {
+		return nil
+	}
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return l.RateLimiter.Wait(ctx) //nolint:wrapcheck // it is the limiter
 	}

@@ -55,7 +55,11 @@ func (s *sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	sent := time.Now()
 	req, span := spanOf(req)
+	req, late := askedLate(req)
 	resp, err := s.next.RoundTrip(req)
+	if refusal := late.refusal(); refusal != nil && err != nil {
+		err = refusal
+	}
 	answered(span, resp, err)
 	if err != nil {
 		return nil, err

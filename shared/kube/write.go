@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/millrace-io/millrace/shared/event"
 )
@@ -70,6 +71,8 @@ type WriteOptions struct {
 	// included, that for the Allowance not. Zero:
 	// the RequestTimeout of the API's Config; for a slice session 10 s.
 	Timeout time.Duration
+
+	limiter flowcontrol.RateLimiter // the client's own; nil: none
 }
 
 // Writer writes with preconditions. Every write names the UID and the
@@ -88,6 +91,7 @@ func (a *API) Writer(opts WriteOptions) *Writer {
 	if opts.Timeout <= 0 {
 		opts.Timeout = a.cfg.RequestTimeout
 	}
+	opts.limiter = limiterOf(a.client)
 	return &Writer{api: a, opts: opts}
 }
 

@@ -40,8 +40,11 @@ func (s Setting) Shown() string {
 	if s.Secret && s.Value != "" {
 		return "(secret)"
 	}
-	return userInfo.ReplaceAllString(s.Value, "://(secret)@")
+	return Redact(s.Value)
 }
+
+// Redact hides the user and password of URLs in a text.
+func Redact(text string) string { return userInfo.ReplaceAllString(text, "://(secret)@") }
 
 var userInfo = regexp.MustCompile(`://[^/@\s]+@`)
 
