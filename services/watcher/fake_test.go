@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -409,13 +410,14 @@ func (g *fakeGrant) lose(err error) {
 
 // rig is one owner with everything around it made up.
 type rig struct {
-	t      *testing.T
-	bus    *fakeStream
-	api    *fakeServer
-	grant  *fakeGrant
-	owner  *owner
-	ended  chan error
-	cancel context.CancelFunc
+	released atomic.Bool // publish has returned
+	t        *testing.T
+	bus      *fakeStream
+	api      *fakeServer
+	grant    *fakeGrant
+	owner    *owner
+	ended    chan error
+	cancel   context.CancelFunc
 }
 
 func newRig(t *testing.T) *rig {

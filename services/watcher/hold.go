@@ -19,6 +19,10 @@ const (
 	// historyPause is how long a kind whose history went back waits before it
 	// looks again: only an operator can mend that. Unit: time.
 	historyPause = 10 * time.Second
+	// lostTries is how often in a row a kind is begun anew by an epoch that is not
+	// the highest. Unit: runs. Source: ours; one may be the reading of a lease that
+	// has just changed hands.
+	lostTries = 3
 	// stable is how long a run lasts before earlier failures are forgotten.
 	// Unit: time.
 	stable = 30 * time.Second
@@ -113,6 +117,12 @@ func (h *holder) publish(ctx context.Context, k kindOf, g grant) error {
 		}
 		if failures++; time.Since(begun) > stable {
 			failures = 1
+		}
+		if errors.Is(err, errLost) && failures >= lostTries {
+			// Another lease of the kind has a higher epoch than ours will ever be:
+			// given up and claimed anew, ours is the highest again.
+			h.log.Warn("giving kind up, to claim it anew", "kind", string(k.kind), "epoch", g.Epoch(), "err", err)
+			break
 		}
 		h.setback(ctx, k, g, failures, err)
 	}

@@ -48,7 +48,10 @@ func holding(t *testing.T, r *rig, assets *fakeAssets) (h *holder, release func(
 	k := kindOf{kind: testKind, tombstones: tombstoneLife, metrics: newMetrics(prometheus.NewRegistry()).of(testKind), status: &kindStatus{kind: testKind}}
 	h.kinds = map[event.Kind]kindOf{testKind: k}
 	tasks.Go(func() { h.keeper.run(ctx) })
-	tasks.Go(func() { _ = h.publish(ctx, k, r.grant) })
+	tasks.Go(func() {
+		_ = h.publish(ctx, k, r.grant)
+		r.released.Store(true)
+	})
 	synctest.Wait()
 	return h, func() {
 		cancel()
@@ -91,6 +94,25 @@ func TestStreamsThatBecomeAnotherInstallationsStopEverything(t *testing.T) {
 		r.after(time.Minute)
 		if r.bus.tries() != n {
 			t.Error("it went on publishing")
+		}
+	})
+}
+
+// A kind may stand under two leases for a while, when replicas disagree about
+// which there are. Whoever is left with the lower epoch gives it back, to claim
+// it anew with the highest.
+func TestAKindOfAHigherEpochIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		r.bus.put(event.Message{Op: event.Put, Key: event.Key{Namespace: "ns-a", Name: "a"}, UID: "u", Version: 50, Epoch: r.grant.Epoch() + 1, Projection: 1})
+		_, release := holding(t, r, &fakeAssets{})
+		defer release()
+		r.after(time.Minute)
+		if !r.released.Load() {
+			t.Error("it begins again and again with an epoch that cannot win")
+		}
+		if n := r.bus.tries(); n != 0 {
+			t.Errorf("it tried %d times to publish", n)
 		}
 	})
 }
