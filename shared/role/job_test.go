@@ -162,7 +162,7 @@ func TestAJobIsDoneByOneMember(t *testing.T) {
 	t.Logf("killed: taken over after %s", second.at.Sub(killed).Round(time.Millisecond))
 
 	members["c"] = c.start("c")
-	<-time.After(2 * time.Second) // it has joined
+	<-time.After(5 * time.Second) // it has joined
 	told := time.Now()
 	members[second.name].end(syscall.SIGTERM)
 	if gave := c.next("gave"); gave.name != second.name {
