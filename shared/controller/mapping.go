@@ -34,6 +34,9 @@ func (p *Partition) concern(change cache.Change, seq uint64) {
 	if len(keys) == 0 {
 		return
 	}
+	if p.c.def.Pause != nil && !p.Shadow() {
+		p.c.def.Pause.Expect(p.ctx) // done by the time that the key writes
+	}
 	cause := &Cause{Message: change.Message, Received: time.Now()}
 	for _, key := range keys {
 		p.ledger.wake(key, seq, cause)

@@ -12,6 +12,8 @@ type Pause interface {
 	// Paused returns nil if a write of that danger may leave now. It may wait for
 	// a look at the API server, and knows one for a moment.
 	Paused(ctx context.Context, d Danger) error
+	// Expect lets that look begin, without waiting for it: a write is near.
+	Expect(ctx context.Context)
 }
 
 // resumeEvery is how often it is looked whether a pause has ended, while keys

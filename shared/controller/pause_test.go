@@ -17,12 +17,25 @@ type operatorsWord struct {
 	role      bool
 	evictions bool
 	cut       bool
+	expected  int
 }
 
 func (o *operatorsWord) say(role, evictions, cut bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.role, o.evictions, o.cut = role, evictions, cut
+}
+
+func (o *operatorsWord) Expect(context.Context) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.expected++
+}
+
+func (o *operatorsWord) expectations() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.expected
 }
 
 func (o *operatorsWord) Paused(_ context.Context, d Danger) error {
@@ -128,6 +141,23 @@ func TestTheLeaseIsAskedAgainAfterTheLook(t *testing.T) {
 	})
 }
 
+// A change lets the look begin before its key is taken in hand.
+func TestAChangeExpectsAWrite(t *testing.T) {
+	word := &operatorsWord{}
+	play(t, 1, func(r *rig) { r.def.Pause = word }, func(r *rig) {
+		r.lease.Claim(0)
+		settle(3 * time.Second)
+		before := word.expectations()
+		r.Put(things, key("a"), "x")
+		settle(time.Second)
+		if word.expectations() == before {
+			r.Error("no look was begun")
+		}
+	})
+}
+
 type pauseFunc func(ctx context.Context, d Danger) error
+
+func (f pauseFunc) Expect(context.Context) {}
 
 func (f pauseFunc) Paused(ctx context.Context, d Danger) error { return f(ctx, d) }

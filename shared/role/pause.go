@@ -88,15 +88,8 @@ func (p *pause) Paused(ctx context.Context, d controller.Danger) error {
 // may be is renewed without waiting, so that who writes all the time never waits.
 func (p *pause) look(ctx context.Context) error {
 	for {
-		p.mu.Lock()
-		age := time.Since(p.at)
-		if (p.at.IsZero() || age > pauseAge/2) && p.busy == nil {
-			p.busy = make(chan struct{})
-			go p.once(context.WithoutCancel(ctx), p.busy)
-		}
-		busy, known := p.busy, !p.at.IsZero()
-		p.mu.Unlock()
-		if known && age <= pauseAge {
+		busy, young := p.renew(ctx)
+		if young {
 			return nil
 		}
 		select {
@@ -105,6 +98,23 @@ func (p *pause) look(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// Expect implements controller.Pause.
+func (p *pause) Expect(ctx context.Context) { _, _ = p.renew(ctx) }
+
+// renew begins a look unless the last one is young or one is under way, and
+// returns whether the last one still counts, and what is closed when the one
+// under way has ended.
+func (p *pause) renew(ctx context.Context) (busy <-chan struct{}, young bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	age := time.Since(p.at)
+	if (p.at.IsZero() || age > pauseAge/2) && p.busy == nil {
+		p.busy = make(chan struct{})
+		go p.once(context.WithoutCancel(ctx), p.busy)
+	}
+	return p.busy, !p.at.IsZero() && age <= pauseAge
 }
 
 // once looks once.
