@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -93,7 +94,7 @@ func (s session) sayMode(ctx context.Context, role string) error {
 	return err
 }
 
-// modesOf asks the members of a role; by host.
+// modesOf asks the members of a role; by id and host.
 func modesOf(ctx context.Context, b *bus.Bus, role string) (map[string]string, error) {
 	answers, err := b.AskAll(ctx, lease.StatusSubject(b.Cluster()), nil, gatherWait)
 	if err != nil && !errors.Is(err, event.ErrNoResponders) {
@@ -106,19 +107,32 @@ func modesOf(ctx context.Context, b *bus.Bus, role string) (map[string]string, e
 			return nil, fmt.Errorf("reading a member's answer: %w", err)
 		}
 		if m.GetMember().GetRole() == role {
-			out[m.GetMember().GetHost()] = m.GetMode()
+			out[m.GetMember().GetId()+" at "+m.GetMember().GetHost()] = m.GetMode()
 		}
 	}
 	return out, nil
 }
 
-// awaitMode waits until all members follow, and says how many do.
+// awaitMode waits until all members follow that have answered at least once, and
+// says how many do. One that is slow to answer may be missing from a round: it
+// takes two in which nobody new has come.
 func (s session) awaitMode(ctx context.Context, role, want string) error {
+	members, same := map[string]string{}, 0
 	for began := time.Now(); ; {
-		members, err := modesOf(ctx, s.bus, role)
+		answers, err := modesOf(ctx, s.bus, role)
 		if err != nil {
 			return err
 		}
+		same++
+		for id := range answers {
+			if _, known := members[id]; !known {
+				same = 1
+			}
+		}
+		for id := range members {
+			members[id] = "" // until it says more
+		}
+		maps.Copy(members, answers)
 		following := 0
 		for _, mode := range members {
 			if mode == want || want == modeDefault {
@@ -126,6 +140,7 @@ func (s session) awaitMode(ctx context.Context, role, want string) error {
 			}
 		}
 		switch {
+		case same < 2 && time.Since(began) < followWait:
 		case len(members) == 0:
 			fmt.Fprintf(s.out, "%s: %s is set; no member of that role answers\n", role, want)
 			return nil

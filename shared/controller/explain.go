@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ func ExplainSubject(cluster string) string {
 // be up yet.
 func (c *Controller) answering(ctx context.Context, subject string, fn func([]byte) []byte) {
 	for ctx.Err() == nil {
-		stop, err := c.bus.Answer(subject, fn)
+		stop, err := c.bus.Answer(subject, c.contained(subject, fn))
 		if err == nil {
 			<-ctx.Done()
 			stop()
@@ -47,6 +48,21 @@ func (c *Controller) answering(ctx context.Context, subject string, fn func([]by
 		case <-time.After(time.Second):
 		case <-ctx.Done():
 		}
+	}
+}
+
+// contained makes a panic in what a role says be no answer: whoever asks must
+// not end the one who works.
+func (c *Controller) contained(subject string, fn func([]byte) []byte) func([]byte) []byte {
+	return func(data []byte) (answer []byte) {
+		defer func() {
+			if v := recover(); v != nil {
+				c.metrics.panics.Inc()
+				c.log.Error("answering panicked", "subject", subject, "panic", v, "stack", string(debug.Stack()))
+				answer = nil
+			}
+		}()
+		return fn(data)
 	}
 }
 

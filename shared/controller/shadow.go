@@ -21,6 +21,12 @@ const (
 	maxIntents = 10000
 	// maxShown is how many keys a report names. Unit: keys.
 	maxShown = 100
+	// maxFields is how many differences a report names of one key.
+	maxFields = 20
+	// maxReportBytes is how long a report may be; the keys that differ for the
+	// shortest time go first. Unit: bytes. Source: half of what a server takes by
+	// default.
+	maxReportBytes = 512 << 10
 )
 
 // ShadowSubject is where members in shadow mode say how far what they would have
@@ -81,6 +87,23 @@ func (s *shadow) effect(key event.Key, effect any) {
 	s.of(key).effect = effect
 }
 
+// begin forgets what a run has left behind that came to no end.
+func (s *shadow) begin(key event.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.running, key)
+}
+
+// failed takes the end of a reconcile that failed: what it held back differs.
+func (s *shadow) failed(key event.Key) {
+	s.mu.Lock()
+	now := s.running[key]
+	s.mu.Unlock()
+	if now != nil && len(now.writes) > 0 {
+		s.settle(key, true)
+	}
+}
+
 // settle takes the end of a reconcile: it was held back, or had nothing to write.
 func (s *shadow) settle(key event.Key, held bool) {
 	s.mu.Lock()
@@ -120,11 +143,16 @@ func (c *Controller) shadowReport(data []byte) []byte {
 		return cmp.Compare(b.GetSince().AsDuration(), a.GetSince().AsDuration())
 	})
 	report.Keys = report.Keys[:min(maxShown, len(report.Keys))]
-	b, err := proto.Marshal(report)
-	if err != nil {
-		c.log.Error("forming a report", "err", err)
+	for {
+		b, err := proto.Marshal(report)
+		if err != nil {
+			c.log.Error("forming a report", "err", err)
+		}
+		if len(b) <= maxReportBytes || len(report.GetKeys()) == 0 {
+			return b
+		}
+		report.Keys = report.Keys[:len(report.Keys)/2]
 	}
-	return b
 }
 
 // compare adds what p's keys would have written and the cluster has not become.
@@ -142,6 +170,9 @@ func (p *Partition) compare(report *millracev1.ShadowReport) {
 		}
 		report.Differing++
 		k := &millracev1.ShadowKey{Key: Ref{Kind: p.c.def.Kind, Key: key}.proto(), Since: durationpb.New(time.Since(i.since))}
+		if more := len(differences) - maxFields; more > 0 {
+			differences = append(differences[:maxFields:maxFields], Difference{Field: fmt.Sprintf("%d more", more)})
+		}
 		for _, d := range differences {
 			k.Differences = append(k.Differences, &millracev1.FieldDifference{Field: d.Field, Want: cut(d.Want), Have: cut(d.Have)})
 		}

@@ -40,6 +40,7 @@ func (p *Partition) run(key event.Key) {
 	if cause != nil {
 		p.c.metrics.age(*cause, begun)
 	}
+	p.shadow.begin(key)
 	ctx, span := p.traced(p.ctx, key, cause, begun)
 	result, err := p.reconcile(ctx, key)
 	told(span, err)
@@ -71,6 +72,9 @@ func (p *Partition) settle(key event.Key, result Result, err error) {
 		return
 	}
 	class := classify(err, p.c.def.Classify)
+	if class != Shadow {
+		p.shadow.failed(key)
+	}
 	switch class {
 	case Conflict:
 		p.c.metrics.conflicts.Inc()
