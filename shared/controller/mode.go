@@ -106,6 +106,10 @@ func (m *modes) Caught() {
 // Gap implements event.EntrySink.
 func (m *modes) Gap(string) {}
 
+// Mode returns the mode the role is in, empty while it is not known, and what is
+// closed when that changes.
+func (c *Controller) Mode() (mode string, changed <-chan struct{}) { return c.modes.get() }
+
 // followMode keeps the mode until ctx ends.
 func (c *Controller) followMode(ctx context.Context) {
 	for ctx.Err() == nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/lease"
 )
 
@@ -24,8 +25,12 @@ type job struct {
 	work Work
 }
 
+// modeOf tells in which mode the role is, and what is closed when that changes.
+type modeOf = func() (mode string, changed <-chan struct{})
+
 // Job makes one member of the role at a time do work, for what counts or orders
-// the whole cluster: the holder of a lease of its own. It is to be called before
+// the whole cluster: the holder of a lease of its own, and only while the role is
+// active. It is to be called before
 // Run, which serves it; name is the job's for good.
 func (e *Edges) Job(name string, work Work) {
 	e.jobs = append(e.jobs, job{name, work})
@@ -33,7 +38,7 @@ func (e *Edges) Job(name string, work Work) {
 
 // serveJobs takes part in all jobs until ctx ends; wait returns once each has been
 // handed over.
-func (e *Edges) serveJobs(ctx context.Context) (wait func()) {
+func (e *Edges) serveJobs(ctx context.Context, mode modeOf) (wait func()) {
 	if len(e.jobs) == 0 {
 		return func() {}
 	}
@@ -49,35 +54,69 @@ func (e *Edges) serveJobs(ctx context.Context) (wait func()) {
 			_ = l.Run(ctx, func(ctx context.Context, g *lease.Grant) error { // it returns nil
 				holding.Set(1)
 				defer holding.Set(0)
-				return j.hold(ctx, g, e.env.Log.With("job", j.name))
+				return j.hold(ctx, g, mode, e.env.Log.With("job", j.name))
 			})
 		})
 	}
 	return serving.Wait
 }
 
-// hold works until the job is to be handed over or is lost.
-func (j job) hold(ctx context.Context, g *lease.Grant, log *slog.Logger) error {
+// hold works until the job is to be handed over or is lost, whenever the role is
+// active.
+func (j job) hold(ctx context.Context, g *lease.Grant, mode modeOf, log *slog.Logger) error {
+	for {
+		now, changed := mode()
+		if now == controller.ModeActive {
+			switch over, err := j.try(ctx, g, mode, log); {
+			case err != nil, over:
+				return err
+			}
+			continue
+		}
+		select {
+		case <-changed:
+		case <-g.Draining():
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// try works while the role is active. over: the job is to be handed over, or is
+// lost.
+func (j job) try(ctx context.Context, g *lease.Grant, mode modeOf, log *slog.Logger) (over bool, err error) {
 	working, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- j.work(working, g) }()
-	select {
-	case <-g.Draining():
-	case <-ctx.Done():
-	case err := <-ended:
-		if err != nil {
-			return err
+	for done := false; ; {
+		now, changed := mode()
+		if now != controller.ModeActive && !done {
+			break
 		}
-		select { // done; it stays ours, so that nobody does it again
+		select {
+		case <-changed:
 		case <-g.Draining():
+			over = true
 		case <-ctx.Done():
+			over = true
+		case err := <-ended:
+			if err != nil {
+				return false, err
+			}
+			done = true // it stays ours, so that nobody does it again
 		}
-		return nil
+		if over && done {
+			return true, nil
+		}
+		if over {
+			break
+		}
 	}
 	cancel()
 	if err := <-ended; err != nil && ctx.Err() == nil {
-		log.Debug("job was handed over", "err", err)
+		log.Debug("job was ended", "err", err)
 	}
-	return nil
+	return over, nil
 }

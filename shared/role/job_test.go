@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace-io/millrace/shared/bus"
 	"github.com/millrace-io/millrace/shared/bus/bustest"
+	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/kube/kubetest"
 	"github.com/millrace-io/millrace/shared/lease"
 	"github.com/millrace-io/millrace/shared/process"
@@ -60,7 +61,7 @@ func member(url string) int {
 		fmt.Fprintln(os.Stdout, "gave", name, g.Epoch())
 		return ctx.Err()
 	})
-	e.serveJobs(ctx)()
+	e.serveJobs(ctx, active)()
 	return 0
 }
 
@@ -194,7 +195,7 @@ func TestAJobThatIsDoneIsDoneOnce(t *testing.T) {
 		return nil
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	wait := e.serveJobs(ctx)
+	wait := e.serveJobs(ctx, active)
 	for want := 1; want <= 2; want++ {
 		select {
 		case got := <-tries:
@@ -212,4 +213,60 @@ func TestAJobThatIsDoneIsDoneOnce(t *testing.T) {
 	}
 	cancel()
 	wait()
+}
+
+// active is the mode of roles in these tests.
+func active() (string, <-chan struct{}) { return controller.ModeActive, nil }
+
+// A job works while the role is active, and at no other time.
+func TestAJobFollowsTheMode(t *testing.T) {
+	server := bustest.Start(t)
+	b := bustest.Connect(t, server.Config(), "tester")
+	e := &Edges{Bus: b, name: "tester", host: "a", env: &process.Env{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}}
+	said := make(chan string, 100)
+	e.Job("count", func(ctx context.Context, _ *lease.Grant) error {
+		said <- "works"
+		<-ctx.Done()
+		said <- "ends"
+		return ctx.Err()
+	})
+	var mu sync.Mutex
+	mode, changed := controller.ModeShadow, make(chan struct{})
+	turn := func(to string) {
+		mu.Lock()
+		defer mu.Unlock()
+		mode = to
+		close(changed)
+		changed = make(chan struct{})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	wait := e.serveJobs(ctx, func() (string, <-chan struct{}) {
+		mu.Lock()
+		defer mu.Unlock()
+		return mode, changed
+	})
+	defer wait()
+	defer cancel()
+	next := func(want string) {
+		t.Helper()
+		select {
+		case got := <-said:
+			if got != want {
+				t.Fatalf("the job %s, want that it %s", got, want)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("the job never %s", want)
+		}
+	}
+	select {
+	case got := <-said:
+		t.Fatalf("the job %s in shadow mode", got)
+	case <-time.After(2 * time.Second): // it has been claimed by now
+	}
+	turn(controller.ModeActive)
+	next("works")
+	turn(controller.ModeOff)
+	next("ends")
+	turn(controller.ModeActive)
+	next("works")
 }

@@ -142,7 +142,7 @@ func (e *Edges) Run(ctx context.Context, cfg controller.Config, def controller.D
 	l := e.Lease(units, c.Joinable(), c.Status)
 	e.env.Health.Ready("controller", c.Ready)
 	defer e.serveRates(ctx)()
-	defer e.serveJobs(ctx)()
+	defer e.serveJobs(ctx, c.Mode)()
 	return controller.Serve(ctx, c, l)
 }
 
