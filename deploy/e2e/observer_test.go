@@ -482,7 +482,7 @@ func (s *sweep) judgePod(svc *corev1.Service, p *corev1.Pod, r record, blind, ch
 // a kind has no watcher the others go on by what it said last.
 func (s *sweep) wasRight(svc *corev1.Service, p *corev1.Pod, now time.Time) bool {
 	was, known := s.past[string(svc.UID)]
-	return known && now.Sub(was.until) < s.echo && !(hasSlices(was.service) && selected(was.service, p))
+	return known && now.Sub(was.until) < s.echo && (!hasSlices(was.service) || !selected(was.service, p))
 }
 
 // noHoles fails the test for every hole.

@@ -17,16 +17,9 @@ type Allowance func(ctx context.Context) (valid func() error, err error)
 func (o WriteOptions) sending(ctx context.Context, shadow bool) (context.Context, context.CancelFunc, bool, error) {
 	guard := o.Guard
 	if o.Allowance != nil && !shadow {
-		// The client's own limiter first ⚠: an allowance would not live through a
-		// queue there, and each that dies has cost the queue a turn.
-		if o.limiter != nil {
-			if err := o.limiter.Wait(ctx); err != nil {
-				return nil, nil, false, refused(err)
-			}
-			ctx = context.WithValue(ctx, turnKey{}, true)
-		}
-		valid, err := o.Allowance(ctx)
-		if err != nil {
+		var valid func() error
+		var err error
+		if ctx, valid, err = o.allowed(ctx); err != nil {
 			return nil, nil, false, refused(err)
 		}
 		if shadow, err = o.ask(ctx); err != nil {
@@ -43,6 +36,20 @@ func (o WriteOptions) sending(ctx context.Context, shadow bool) (context.Context
 	}
 	ctx, cancel := context.WithTimeout(WithGuard(ctx, guard), o.Timeout)
 	return ctx, cancel, shadow, nil
+}
+
+// allowed waits for the allowance, and before that for the client's own limiter ⚠:
+// an allowance would not live through a queue there, and each that dies has cost
+// the queue a turn.
+func (o WriteOptions) allowed(ctx context.Context) (context.Context, func() error, error) {
+	if o.limiter != nil {
+		if err := o.limiter.Wait(ctx); err != nil {
+			return nil, nil, err
+		}
+		ctx = context.WithValue(ctx, turnKey{}, true)
+	}
+	valid, err := o.Allowance(ctx)
+	return ctx, valid, err
 }
 
 // turnKey marks a request that has waited for the client's limiter already.
