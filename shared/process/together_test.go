@@ -119,10 +119,10 @@ func TestTogetherTellsADrainThatFails(t *testing.T) {
 func TestTogetherKeepsRolesApart(t *testing.T) {
 	t.Setenv("MILLRACE_LISTEN", "127.0.0.1:0")
 	var ready sync.WaitGroup
+	ready.Add(2) // both roles, before anybody waits
 	var out output
 	asked := make(chan struct{})
 	role := func(name string, missing error) Role {
-		ready.Add(1)
 		return Role{name, func(ctx context.Context, env *Env) error {
 			promauto.With(env.Registry).NewCounter(prometheus.CounterOpts{Name: "writes_total", Help: "x"}).Inc()
 			env.Health.Ready("bus", func() error { return missing })
