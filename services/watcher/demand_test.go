@@ -78,7 +78,8 @@ func TestDemandIsFollowedWhenItHasSettled(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		s.say(true, "configmaps", "secrets") // the same, said again
 		time.Sleep(10 * time.Second)
-		if k := h.kinds["secrets"]; !k.metadataOnly || !asked["secrets"] {
+		synctest.Wait()
+		if k := h.kind("secrets"); !k.metadataOnly || !asked["secrets"] {
 			t.Error("a kind that is demanded is carried as metadata, and readiness asks for it")
 		}
 		s.say(false) // NATS was wiped
