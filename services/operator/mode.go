@@ -94,7 +94,8 @@ func (s session) sayMode(ctx context.Context, role string) error {
 	return err
 }
 
-// modesOf asks the members of a role; by id and host.
+// modesOf asks the members of a role; by host, which is the pod: a member that
+// joins again, as after off, has another id.
 func modesOf(ctx context.Context, b *bus.Bus, role string) (map[string]string, error) {
 	answers, err := b.AskAll(ctx, lease.StatusSubject(b.Cluster()), nil, gatherWait)
 	if err != nil && !errors.Is(err, event.ErrNoResponders) {
@@ -107,7 +108,7 @@ func modesOf(ctx context.Context, b *bus.Bus, role string) (map[string]string, e
 			return nil, fmt.Errorf("reading a member's answer: %w", err)
 		}
 		if m.GetMember().GetRole() == role {
-			out[m.GetMember().GetId()+" at "+m.GetMember().GetHost()] = m.GetMode()
+			out[m.GetMember().GetHost()] = m.GetMode()
 		}
 	}
 	return out, nil

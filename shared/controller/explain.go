@@ -146,6 +146,11 @@ func (p *Partition) explain(kind event.Kind, key event.Key) *millracev1.ExplainA
 func (p *Partition) stateOf(key event.Key) *millracev1.KeyState {
 	s := p.ledger.state(key)
 	s.Key = Ref{Kind: p.c.def.Kind, Key: key}.proto()
+	for _, w := range p.ledger.out(key) {
+		if !p.seen(w) { // it may have come back since the key ran
+			s.Unseen = append(s.Unseen, Ref{w.Kind, w.Key, w.UID, w.Version}.proto())
+		}
+	}
 	if due, ok := p.c.work.due(p.item(key)); ok {
 		s.NextTry = durationpb.New(time.Until(due))
 	}

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -124,6 +125,16 @@ func (l *ledger) since(key event.Key) time.Time {
 	return l.hands[key]
 }
 
+// out returns the writes of key that were not seen when it last ran.
+func (l *ledger) out(key event.Key) []protocol.Write {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if o := l.writes[key]; o != nil {
+		return slices.Clone(o.writes)
+	}
+	return nil
+}
+
 // state says where key stands, as far as the ledger knows.
 func (l *ledger) state(key event.Key) *millracev1.KeyState {
 	l.mu.Lock()
@@ -132,11 +143,6 @@ func (l *ledger) state(key event.Key) *millracev1.KeyState {
 	_, s.LiveFirst = l.live[key]
 	if err := l.errors[key]; err != nil {
 		s.LastError = cut(err.Error())
-	}
-	if o := l.writes[key]; o != nil {
-		for _, w := range o.writes {
-			s.Unseen = append(s.Unseen, Ref{w.Kind, w.Key, w.UID, w.Version}.proto())
-		}
 	}
 	w, waits := l.position.waiting[key]
 	switch since, inHand := l.hands[key]; {
