@@ -290,7 +290,7 @@ func (e *ears) readLive(name string) {
 		}
 	}
 	p := e.partitions[partition.OfKey(event.Key{Name: name}, partitions)]
-	if p.Live(live) {
+	if p.Live(p.Of(name, "").Beat, live) {
 		e.t.Errorf("%s beats, and a live read agrees with the digest that it does not", name)
 	}
 	if why := p.Suspended(); why != beat.Contradicted {

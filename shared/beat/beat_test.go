@@ -24,6 +24,7 @@ func fed() *Silence {
 }
 
 func TestSilence(t *testing.T) {
+	judged := Beat{Node: "n", UID: "u", Renewed: 7, Heartbeat: 3} // by what fed shows
 	tests := map[string]struct {
 		then func(j *Silence)
 		now  time.Duration
@@ -70,29 +71,40 @@ func TestSilence(t *testing.T) {
 			func(j *Silence) { j.Digest(digestAt(5, 3, 3*s, 12*s), 100*s+s/10) }, 100*s + s/10, 12 * s, Delayed,
 		},
 		"a live read that agrees changes nothing": {
-			func(j *Silence) { j.Live(Beat{Node: "n", UID: "u", Renewed: 7, Heartbeat: 3}) }, 101 * s, 12 * s, "",
+			func(j *Silence) { j.Live(judged, Beat{Node: "n", UID: "u", Renewed: 7, Heartbeat: 3}) }, 101 * s, 12 * s, "",
 		},
 		"a live read of another renewTime contradicts": {
-			func(j *Silence) { j.Live(Beat{Node: "n", UID: "u", Renewed: 8, Heartbeat: 3}) }, 101 * s, 12 * s, Contradicted,
+			func(j *Silence) { j.Live(judged, Beat{Node: "n", UID: "u", Renewed: 8, Heartbeat: 3}) }, 101 * s, 12 * s, Contradicted,
 		},
 		"a live read of another UID too": {
-			func(j *Silence) { j.Live(Beat{Node: "n", UID: "v", Renewed: 7, Heartbeat: 3}) }, 101 * s, 12 * s, Contradicted,
+			func(j *Silence) { j.Live(judged, Beat{Node: "n", UID: "v", Renewed: 7, Heartbeat: 3}) }, 101 * s, 12 * s, Contradicted,
+		},
+		"a live read of a node that the digest has let go since says nothing": {
+			func(j *Silence) {
+				d := digestAt(5, 3, 3*s, 12*s)
+				d.Beats = nil
+				j.Digest(d, 101*s)
+				if j.Live(judged, Beat{Node: "n"}) {
+					t.Error("a node that nobody shows agrees")
+				}
+				j.Digest(digestAt(5, 4, 4*s, 13*s), 102*s)
+			}, 102 * s, 13 * s, "",
 		},
 		"until a live read agrees": {
 			func(j *Silence) {
-				j.Live(Beat{Node: "n", UID: "u", Renewed: 8, Heartbeat: 3})
-				j.Live(Beat{Node: "n", UID: "u", Renewed: 7, Heartbeat: 3})
+				j.Live(judged, Beat{Node: "n", UID: "u", Renewed: 8, Heartbeat: 3})
+				j.Live(judged, Beat{Node: "n", UID: "u", Renewed: 7, Heartbeat: 3})
 			}, 101 * s, 12 * s, "",
 		},
 		"a digest that shows the same keeps the contradiction": {
 			func(j *Silence) {
-				j.Live(Beat{Node: "n", UID: "u", Renewed: 8, Heartbeat: 3})
+				j.Live(judged, Beat{Node: "n", UID: "u", Renewed: 8, Heartbeat: 3})
 				j.Digest(digestAt(5, 3, 3*s, 12*s), 101*s)
 			}, 101 * s, 12 * s, Contradicted,
 		},
 		"a digest that shows another beat ends it": {
 			func(j *Silence) {
-				j.Live(Beat{Node: "n", UID: "u", Renewed: 8, Heartbeat: 3})
+				j.Live(judged, Beat{Node: "n", UID: "u", Renewed: 8, Heartbeat: 3})
 				d := digestAt(5, 3, 3*s, 0)
 				d.Beats[0].Renewed = 8
 				j.Digest(d, 101*s)

@@ -205,17 +205,24 @@ func (s *Silence) Next(grace func(Beat) time.Duration, now time.Duration) (time.
 // caller must not change it.
 func (s *Silence) All() []Beat { return s.digest.Beats }
 
-// Live compares the digest with a live read of a node and its Lease, and reports
-// whether they agree. If not, the digest is behind the API server, no node of the
-// partition is judged by it, and that stays so until the digest shows another
-// beat of this node or a later call agrees. Of live, Node, UID, Renewed and
-// Heartbeat count; the UID of a node that is gone is empty.
-func (s *Silence) Live(live Beat) bool {
-	shown, _ := s.beat(live.Node)
-	if shown.Same(live) {
-		delete(s.contradicted, live.Node)
+// Live compares what a node was judged by with a live read of it and its Lease,
+// and reports whether they agree. If not, the digest is behind the API server, no
+// node of the partition is judged by it, and that stays so until the digest shows
+// another beat of this node or a later call agrees. Of both, Node, UID, Renewed
+// and Heartbeat count; the UID of a node that is gone is empty.
+//
+// Where the digest has shown something else since the node was judged, there is
+// nothing to compare: false, and nothing is suspended ⚠. A node that was deleted
+// meanwhile would contradict for ever, for no digest will name it again.
+func (s *Silence) Live(judged, live Beat) bool {
+	shown, known := s.beat(judged.Node)
+	switch {
+	case !known || !shown.Same(judged):
+		return false
+	case shown.Same(live):
+		delete(s.contradicted, judged.Node)
 		return true
 	}
-	s.contradicted[live.Node] = shown
+	s.contradicted[judged.Node] = shown
 	return false
 }

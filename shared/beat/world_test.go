@@ -455,7 +455,7 @@ func (m *world) act(n *modelNode, v Verdict) string {
 		delete(m.denied, node)
 	}
 	live := Beat{Node: n.name, UID: n.uid, Renewed: n.renewed, Heartbeat: n.heartbeat}
-	if !m.reader.Live(live) {
+	if !m.reader.Live(v.Beat, live) {
 		m.denied[n.name] = v.Beat
 	} else if m.now-n.beaten < grace {
 		return "the live read agreed"

@@ -115,12 +115,12 @@ func (p *Partition) Suspended() beat.Reason {
 	return p.judge.Suspended(p.follower.now())
 }
 
-// Live compares the digest with what the API server shows of a node and its
-// Lease, and reports whether they agree; see beat.Silence.
-func (p *Partition) Live(live beat.Beat) bool {
+// Live compares what a node was judged by with what the API server shows of it
+// and its Lease, and reports whether they agree; see beat.Silence.
+func (p *Partition) Live(judged, live beat.Beat) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	agrees := p.judge.Live(live)
+	agrees := p.judge.Live(judged, live)
 	if !agrees {
 		p.follower.metrics.contradicted.Inc()
 	}

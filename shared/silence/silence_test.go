@@ -84,7 +84,7 @@ func TestPartition(t *testing.T) {
 			t.Errorf("deadline in %s, %t; want now", wait, ok)
 		}
 
-		if p.Live(beat.Beat{Node: "n", UID: "u", Renewed: 8}) || p.Suspended() != beat.Contradicted {
+		if p.Live(p.Of("n", "u").Beat, beat.Beat{Node: "n", UID: "u", Renewed: 8}) || p.Suspended() != beat.Contradicted {
 			t.Errorf("after a contradiction: %q", p.Suspended())
 		}
 		time.Sleep(time.Second)
