@@ -37,7 +37,7 @@ var kindsOfFault = []struct {
 }{
 	{"watcher killed", func(ctx context.Context, b *faults) {
 		b.killWatchers()
-		b.pause(ctx, 1500*time.Millisecond)
+		pause(ctx, 1500*time.Millisecond)
 		b.startWatcher(ctx)
 	}},
 	{"watcher killed, another standing by", func(ctx context.Context, b *faults) {
@@ -56,11 +56,11 @@ var kindsOfFault = []struct {
 	}},
 	{"NATS killed", func(ctx context.Context, b *faults) {
 		b.f.NATS.Kill()
-		b.pause(ctx, time.Second)
+		pause(ctx, time.Second)
 		b.restartNATS(ctx)
 	}},
 	{"NATS killed after tombstones have expired", func(ctx context.Context, b *faults) {
-		b.pause(ctx, 2*tombstones) // while the workload deletes
+		pause(ctx, 2*tombstones) // while the workload deletes
 		before := messages(ctx, b.t, b.f)
 		b.f.NATS.Kill()
 		b.restartNATS(ctx)
@@ -75,12 +75,12 @@ var kindsOfFault = []struct {
 	}},
 	{"API server killed", func(ctx context.Context, b *faults) {
 		b.f.Cluster.Kill()
-		b.pause(ctx, time.Second)
+		pause(ctx, time.Second)
 		b.restartServer(ctx)
 	}},
 	{"history compacted while the watcher is away", func(ctx context.Context, b *faults) {
 		b.proxy.Down()
-		b.pause(ctx, time.Second) // there must be something to miss
+		pause(ctx, time.Second) // there must be something to miss
 		if err := b.f.Cluster.Compact(ctx); err != nil {
 			b.t.Fatal(err)
 		}
@@ -168,19 +168,12 @@ func (b *faults) round(ctx context.Context, w *workload, o *observer, round int,
 		kindsOfFault[i].do(ctx, b)
 		b.settle(ctx)
 		names = append(names, kindsOfFault[i].name+" "+time.Since(began).Round(100*time.Millisecond).String())
-		b.pause(ctx, time.Second) // some work in health between two faults
+		pause(ctx, time.Second) // some work in health between two faults
 	}
 	stop()
 	worked.Wait()
 	rest := o.awaitRest(ctx, b.t, b.f, 60*time.Second)
 	b.t.Logf("round %d: %s; %d changes so far, at rest after %s", round, strings.Join(names, ", "), w.changes.Load(), rest.Round(time.Millisecond))
-}
-
-func (b *faults) pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // settle waits until everybody is ready again and everything is held and read,

@@ -200,6 +200,14 @@ func lacking(ctx context.Context, f *fleet.Fleet) (s fleet.Status, missing strin
 	return s, ""
 }
 
+// pause waits for d, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
 // number reads a setting of these tests: CHANGES, ROUNDS, SEED.
 func number(t *testing.T, name string, otherwise int) int {
 	t.Helper()

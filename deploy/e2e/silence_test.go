@@ -62,7 +62,7 @@ func TestSilence(t *testing.T) {
 			e.through(ctx, t, func() {
 				holder := e.holder(ctx, t)
 				e.must(t, holder.Freeze())
-				pass(ctx, long)
+				pause(ctx, long)
 				e.must(t, holder.Thaw())
 			})
 		}
@@ -70,14 +70,14 @@ func TestSilence(t *testing.T) {
 	t.Run("the API server hangs", func(t *testing.T) {
 		e.through(ctx, t, func() {
 			e.must(t, f.Cluster.Freeze())
-			pass(ctx, 2*silentFor)
+			pause(ctx, 2*silentFor)
 			e.must(t, f.Cluster.Thaw())
 		})
 	})
 	t.Run("the API server is away from the watchers", func(t *testing.T) {
 		e.through(ctx, t, func() {
 			proxy.Down()
-			pass(ctx, 2*silentFor)
+			pause(ctx, 2*silentFor)
 			proxy.Up()
 		})
 	})
@@ -89,21 +89,13 @@ func TestSilence(t *testing.T) {
 	t.Run("NATS is away", func(t *testing.T) {
 		e.through(ctx, t, func() {
 			f.NATS.Kill()
-			pass(ctx, 2*silentFor)
+			pause(ctx, 2*silentFor)
 			e.must(t, f.NATS.Restart(ctx))
 		})
 	})
 	t.Run("a node is made anew", func(t *testing.T) { e.recreate(ctx, t) })
 	e.judging(ctx, 30*time.Second)
 	t.Logf("looked at %d nodes %d times, in %d of them they were judged", len(e.names), e.looks, e.judged)
-}
-
-// pass lets real time pass.
-func pass(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // ears listen to the digests as a controller that holds every partition would.
@@ -147,7 +139,7 @@ func listen(ctx context.Context, t *testing.T, f *fleet.Fleet, kubelet *kubetest
 	tasks.Go(func() {
 		for ctx.Err() == nil {
 			e.look()
-			pass(ctx, 20*time.Millisecond)
+			pause(ctx, 20*time.Millisecond)
 		}
 	})
 	t.Cleanup(func() { cancel(); tasks.Wait() })
@@ -241,7 +233,7 @@ func (e *ears) calm(ctx context.Context, t *testing.T) {
 	resume := map[string]func(context.Context, *testing.T){}
 	for _, name := range names {
 		resume[name] = e.silence(name)
-		pass(ctx, 300*time.Millisecond)
+		pause(ctx, 300*time.Millisecond)
 	}
 	for _, name := range names {
 		at := e.toldAt(ctx, t, name, 3*silentFor)
@@ -319,7 +311,7 @@ func (e *ears) mirage(ctx context.Context, t *testing.T, begin, end func()) {
 		}
 		return n == len(used), fmt.Sprintf("%d of %d", n, len(used))
 	})
-	pass(ctx, silentFor)
+	pause(ctx, silentFor)
 	e.mu.Lock()
 	reads := e.contradicted
 	e.mu.Unlock()
@@ -328,7 +320,7 @@ func (e *ears) mirage(ctx context.Context, t *testing.T, begin, end func()) {
 	// What was kept back comes event by event: until the last has, a digest may
 	// show a beat that is newer than the one before and yet old, and it is the
 	// live read that guards.
-	pass(ctx, 2*silentFor)
+	pause(ctx, 2*silentFor)
 	e.mu.Lock()
 	e.blind = false
 	e.mu.Unlock()

@@ -103,10 +103,3 @@ func rolesAreTold(ctx context.Context, t *testing.T, m *fleet.Member) {
 		}
 	}
 }
-
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}
