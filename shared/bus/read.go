@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -274,15 +273,9 @@ func (b *Bus) complete(ctx context.Context, stream string, filters []string, seq
 // lastSeq is the sequence of the last message under filter; ErrNone if there is
 // none. It comes without the body.
 func (b *Bus) lastSeq(ctx context.Context, stream, filter string) (uint64, error) {
-	request, err := json.Marshal(map[string]any{"last_by_subj": filter, "no_hdr": true})
+	m, err := b.getRaw(ctx, stream, map[string]any{"last_by_subj": filter, "no_hdr": true})
 	if err != nil {
 		return 0, err
 	}
-	var reply struct {
-		Message struct {
-			Seq uint64 `json:"seq"`
-		} `json:"message"`
-	}
-	err = b.api(ctx, "STREAM.MSG.GET."+stream, request, &reply)
-	return reply.Message.Seq, err
+	return m.Seq, nil
 }
