@@ -59,13 +59,8 @@ func hasTurn(ctx context.Context) bool { return ctx.Value(turnKey{}) != nil }
 
 // limiterOf is the client's own limiter; nil where there is none.
 func limiterOf(client kubernetes.Interface) flowcontrol.RateLimiter {
-	c := client.DiscoveryV1().RESTClient()
-	if typed, ok := c.(interface {
-		GetRateLimiter() flowcontrol.RateLimiter
-	}); ok && c != nil {
-		if limiter, ok := typed.GetRateLimiter().(tracedLimiter); ok {
-			return limiter
-		}
+	if limiter, ok := client.DiscoveryV1().RESTClient().GetRateLimiter().(tracedLimiter); ok {
+		return limiter
 	}
 	return nil
 }

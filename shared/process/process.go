@@ -134,20 +134,12 @@ func serve(role string, run func(context.Context, *Env) error, known []any, sign
 	if err != nil {
 		return complain(out, role, err)
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // nobody's: the process ends
-		defer cancel()
-		_ = server.Close(ctx) // a scrape that takes longer is cut
-	}()
+	defer last(server.Close)                                       // a scrape that takes longer is cut
 	untrace, err := t.Trace(context.Background(), role, version()) //nolint:forbidigo // the process's
 	if err != nil {
 		return complain(out, role, configError("%w", err))
 	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // nobody's: the process ends
-		defer cancel()
-		_ = untrace(ctx) // a collector that does not answer keeps nobody
-	}()
+	defer last(untrace) // a collector that does not answer keeps nobody
 	env := &Env{
 		Role: role, Version: version(), Log: t.Log, Registry: labelled(t, role), Health: t.Health,
 		Telemetry: t, Addr: server.Addr, known: known,
@@ -157,6 +149,13 @@ func serve(role string, run func(context.Context, *Env) error, known []any, sign
 		return complain(out, role, err)
 	}
 	return supervise(env, run, settings.DrainTimeout, signals, out)
+}
+
+// last does what is left to do when the process ends, for a moment.
+func last(do func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second) //nolint:forbidigo // nobody's: the process ends
+	defer cancel()
+	_ = do(ctx)
 }
 
 func labelled(t *telemetry.Telemetry, role string) prometheus.Registerer {
