@@ -90,9 +90,9 @@ func (j job) try(ctx context.Context, g *lease.Grant, mode modeOf, log *slog.Log
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- j.work(working, g) }()
-	for done := false; ; {
+	for !over {
 		now, changed := mode()
-		if now != controller.ModeActive && !done {
+		if now != controller.ModeActive {
 			break
 		}
 		select {
@@ -105,13 +105,11 @@ func (j job) try(ctx context.Context, g *lease.Grant, mode modeOf, log *slog.Log
 			if err != nil {
 				return false, err
 			}
-			done = true // it stays ours, so that nobody does it again
-		}
-		if over && done {
+			select { // done; it stays ours, so that nobody does it again
+			case <-g.Draining():
+			case <-ctx.Done():
+			}
 			return true, nil
-		}
-		if over {
-			break
 		}
 	}
 	cancel()
