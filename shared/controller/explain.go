@@ -3,7 +3,6 @@ package controller
 import (
 	"context"
 	"errors"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -54,15 +53,16 @@ func (c *Controller) answering(ctx context.Context, subject string, fn func([]by
 // contained makes a panic in what a role says be no answer: whoever asks must
 // not end the one who works.
 func (c *Controller) contained(subject string, fn func([]byte) []byte) func([]byte) []byte {
-	return func(data []byte) (answer []byte) {
-		defer func() {
-			if v := recover(); v != nil {
-				c.metrics.panics.Inc()
-				c.log.Error("answering panicked", "subject", subject, "panic", v, "stack", string(debug.Stack()))
-				answer = nil
-			}
-		}()
-		return fn(data)
+	answer := func(data []byte) (answer []byte, err error) {
+		defer c.contain(&err)
+		return fn(data), nil
+	}
+	return func(data []byte) []byte {
+		said, err := answer(data)
+		if err != nil {
+			c.log.Error("answering panicked", "subject", subject, "err", err)
+		}
+		return said
 	}
 }
 

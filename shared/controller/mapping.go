@@ -45,19 +45,19 @@ func (p *Partition) concern(change cache.Change, seq uint64) {
 }
 
 func (p *Partition) keys(change cache.Change) (keys []event.Key, err error) {
-	defer p.contain(&err)
+	defer p.c.contain(&err)
 	return p.c.def.Keys(p, change), nil
 }
 
 func (p *Partition) all() (keys []event.Key, err error) {
-	defer p.contain(&err)
+	defer p.c.contain(&err)
 	return p.c.def.All(p), nil
 }
 
 // contain turns a panic into an error.
-func (p *Partition) contain(err *error) {
+func (c *Controller) contain(err *error) {
 	if v := recover(); v != nil {
-		p.c.metrics.panics.Inc()
+		c.metrics.panics.Inc()
 		*err = &panicError{value: v, stack: debug.Stack()}
 	}
 }

@@ -50,7 +50,7 @@ func (p *Partition) run(key event.Key) {
 }
 
 func (p *Partition) reconcile(ctx context.Context, key event.Key) (result Result, err error) {
-	defer p.contain(&err)
+	defer p.c.contain(&err)
 	return p.reconciler.Reconcile(ctx, key)
 }
 
