@@ -112,6 +112,24 @@ func TestAKubeletRegistersItsNodesAndKeepsThemAlive(t *testing.T) {
 	}
 }
 
+// A renewal that fails must not be the last: client-go returns an empty Lease
+// with the error, and one of no name cannot be renewed.
+func TestANodeBeatsOnAfterARenewalFailed(t *testing.T) {
+	c := Shared(t)
+	ctx := bounded(t)
+	name := "conflict-0000"
+	StartKubelet(t, c, KubeletConfig{Nodes: []string{name}, Beat: testBeat})
+	for range 3 {
+		patch := []byte(fmt.Sprintf(`{"metadata":{"labels":{"touched":"at-%d"}}}`, time.Now().UnixNano()))
+		_, err := c.Client().CoordinationV1().Leases(corev1.NamespaceNodeLease).
+			Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+		if err != nil {
+			t.Fatalf("touching the lease: %v", err)
+		}
+		awaitBeats(ctx, t, c, name, 2)
+	}
+}
+
 func TestAKubeletRunsPodsAndEndsThoseDeleted(t *testing.T) {
 	c, ctx := Shared(t), bounded(t)
 	ns := c.Namespace(t)

@@ -138,10 +138,11 @@ func (k *Kubelet) beat(ctx context.Context, n *node) error {
 		renewed, err := k.renew(ctx, n.name, lease)
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.lease = renewed; err != nil { // nil after an error: read it again
+		if err != nil {
+			n.lease = nil // read it again; what comes with an error is an empty one
 			return fmt.Errorf("renewing the lease of %s: %w", n.name, err)
 		}
-		n.beatAt = time.Now()
+		n.lease, n.beatAt = renewed, time.Now()
 		return nil
 	})
 }
