@@ -161,7 +161,7 @@ func (w *bus) takeWorld(s step) (violation string) {
 		for range s.a {
 			u := w.undo[len(w.undo)-1]
 			w.undo = w.undo[:len(w.undo)-1]
-			w.last[u.sub] = u.prev
+			w.last[u.sub], w.ghosts[u.sub] = u.prev, u.ghost
 			w.seq--
 		}
 		w.undo = nil
@@ -495,6 +495,9 @@ func (w *bus) encode(c *code) {
 		for _, u := range w.undo {
 			c.int(int(u.sub))
 			encodeMessage(c, u.prev)
+			if w.left.kills+w.left.quiet > 0 {
+				encodeMessage(c, u.ghost)
+			}
 		}
 	}
 	c.int(len(w.late))

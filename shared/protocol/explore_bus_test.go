@@ -152,8 +152,8 @@ type reader struct {
 }
 
 type undo struct {
-	sub  int8
-	prev *event.Message
+	sub         int8
+	prev, ghost *event.Message
 }
 
 type bus struct {
@@ -306,7 +306,7 @@ func (w *bus) store(p pub) (seq uint64, violation string) {
 	m := *p.m
 	m.Seq = w.seq
 	if w.left.rollbacks > 0 {
-		w.undo = append(w.undo, undo{p.sub, prev})
+		w.undo = append(w.undo, undo{p.sub, prev, w.ghosts[p.sub]})
 		if len(w.undo) > 2 {
 			w.undo = slices.Clone(w.undo[1:])
 		}
@@ -615,6 +615,7 @@ func (w *bus) deliver(i int8, bookmarksFirst bool) (violation string) {
 	if v.Drifted && w.cfg.without.keeps(ruleAsk) {
 		if r.drifted&(1<<m.Slice) != 0 {
 			w.asked = true
+			r.agree(m.Slice, true) // where that does not help either, the next remedy is a replay
 		} else {
 			r.agree(m.Slice, false)
 			r.begun = false
