@@ -12,6 +12,7 @@ package millracev1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -71,13 +72,130 @@ func (x *Demand) GetKinds() []string {
 	return nil
 }
 
+// NodeZones is the value of zones.all: whether every zone of the cluster is
+// without a ready node. It outlives the members, so that one which starts amid
+// an outage does not take it for the death of each single node.
+type NodeZones struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Down  bool                   `protobuf:"varint,1,opt,name=down,proto3" json:"down,omitempty"`
+	// Since when, by the clock of the member that wrote it.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeZones) Reset() {
+	*x = NodeZones{}
+	mi := &file_millrace_v1_fact_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeZones) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeZones) ProtoMessage() {}
+
+func (x *NodeZones) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_fact_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeZones.ProtoReflect.Descriptor instead.
+func (*NodeZones) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_fact_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *NodeZones) GetDown() bool {
+	if x != nil {
+		return x.Down
+	}
+	return false
+}
+
+func (x *NodeZones) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+// NodeRegistered is the value of registered.<uid>: this node's first sight has
+// been announced, once for its UID.
+type NodeRegistered struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node's name, for people.
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeRegistered) Reset() {
+	*x = NodeRegistered{}
+	mi := &file_millrace_v1_fact_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeRegistered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeRegistered) ProtoMessage() {}
+
+func (x *NodeRegistered) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_fact_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeRegistered.ProtoReflect.Descriptor instead.
+func (*NodeRegistered) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_fact_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *NodeRegistered) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeRegistered) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 var File_millrace_v1_fact_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_fact_proto_rawDesc = "" +
 	"\n" +
-	"\x16millrace/v1/fact.proto\x12\vmillrace.v1\"\x1e\n" +
+	"\x16millrace/v1/fact.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x1e\n" +
 	"\x06Demand\x12\x14\n" +
-	"\x05kinds\x18\x01 \x03(\tR\x05kindsB>Z<github.com/millrace-io/millrace/proto/millrace/v1;millracev1b\x06proto3"
+	"\x05kinds\x18\x01 \x03(\tR\x05kinds\"Q\n" +
+	"\tNodeZones\x12\x12\n" +
+	"\x04down\x18\x01 \x01(\bR\x04down\x120\n" +
+	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"P\n" +
+	"\x0eNodeRegistered\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02atB>Z<github.com/millrace-io/millrace/proto/millrace/v1;millracev1b\x06proto3"
 
 var (
 	file_millrace_v1_fact_proto_rawDescOnce sync.Once
@@ -91,16 +209,21 @@ func file_millrace_v1_fact_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_fact_proto_rawDescData
 }
 
-var file_millrace_v1_fact_proto_msgTypes = make([]protoimpl.MessageInfo, 1)
+var file_millrace_v1_fact_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_millrace_v1_fact_proto_goTypes = []any{
-	(*Demand)(nil), // 0: millrace.v1.Demand
+	(*Demand)(nil),                // 0: millrace.v1.Demand
+	(*NodeZones)(nil),             // 1: millrace.v1.NodeZones
+	(*NodeRegistered)(nil),        // 2: millrace.v1.NodeRegistered
+	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
 }
 var file_millrace_v1_fact_proto_depIdxs = []int32{
-	0, // [0:0] is the sub-list for method output_type
-	0, // [0:0] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	3, // 0: millrace.v1.NodeZones.since:type_name -> google.protobuf.Timestamp
+	3, // 1: millrace.v1.NodeRegistered.at:type_name -> google.protobuf.Timestamp
+	2, // [2:2] is the sub-list for method output_type
+	2, // [2:2] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_fact_proto_init() }
@@ -114,7 +237,7 @@ func file_millrace_v1_fact_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_fact_proto_rawDesc), len(file_millrace_v1_fact_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   1,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
