@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 )
@@ -66,6 +68,32 @@ func TestEachRoleMayDoWhatItNeedsAndNoMore(t *testing.T) {
 		}
 		return err
 	}
+	// What is allowed and not there is NotFound; what is not allowed is Forbidden.
+	there := func(err error) error {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	patch := func(resource, namespace string, subresources ...string) func(kubernetes.Interface) error {
+		return func(k kubernetes.Interface) error {
+			return there(k.CoreV1().RESTClient().Patch(types.MergePatchType).NamespaceIfScoped(namespace, namespace != "").
+				Resource(resource).Name("nobody").SubResource(subresources...).Body([]byte("{}")).Do(ctx).Error())
+		}
+	}
+	lease := func(namespace string) func(kubernetes.Interface) error {
+		return func(k kubernetes.Interface) error {
+			_, err := k.CoordinationV1().Leases(namespace).Get(ctx, "nobody", metav1.GetOptions{})
+			return there(err)
+		}
+	}
+	listNodes := func(k kubernetes.Interface) error {
+		_, err := k.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		return err
+	}
+	evict := func(k kubernetes.Interface) error {
+		return there(k.CoreV1().Pods(ns).Delete(ctx, "nobody", metav1.DeleteOptions{}))
+	}
 	tests := map[string]struct {
 		role    string
 		do      func(kubernetes.Interface) error
@@ -80,6 +108,16 @@ func TestEachRoleMayDoWhatItNeedsAndNoMore(t *testing.T) {
 		"endpoints reads the pause switch":             {RoleEndpoints, pause, true},
 		"endpoints does not write ConfigMaps":          {RoleEndpoints, write, false},
 		"node lifecycle reads one pod":                 {RoleNodeLifecycle, get, true},
+		"node lifecycle taints a node":                 {RoleNodeLifecycle, patch("nodes", ""), true},
+		"node lifecycle writes a node's conditions":    {RoleNodeLifecycle, patch("nodes", "", "status"), true},
+		"node lifecycle writes a pod's conditions":     {RoleNodeLifecycle, patch("pods", ns, "status"), true},
+		"node lifecycle changes no pod":                {RoleNodeLifecycle, patch("pods", ns), false},
+		"node lifecycle deletes no pod":                {RoleNodeLifecycle, evict, false},
+		"node lifecycle does not list nodes":           {RoleNodeLifecycle, listNodes, false},
+		"node lifecycle reads a node's lease":          {RoleNodeLifecycle, lease(corev1.NamespaceNodeLease), true},
+		"node lifecycle reads no other lease":          {RoleNodeLifecycle, lease("kube-system"), false},
+		"node lifecycle reads the pause switch":        {RoleNodeLifecycle, pause, true},
+		"the watcher lists nodes":                      {RoleWatcher, listNodes, true},
 		"the evictor does not list":                    {RolePodEvictor, list, false},
 		"quota reads one pod":                          {RoleQuota, get, true},
 		"its own user gives the manager no ConfigMaps": {RoleControllerManager, write, false},
