@@ -171,6 +171,10 @@ func (p *Partition) Wrote(key event.Key, w protocol.Write) {
 	}
 }
 
+// Wake makes key run soon, for a reason that no input shows: a timer of the
+// role's own, a token.
+func (p *Partition) Wake(key event.Key) { p.c.work.add(p.item(key), live) }
+
 // Changed returns why key runs: the oldest change not reconciled before; false
 // where no event did it (after a claim, a retry timer, Result.After).
 func (p *Partition) Changed(key event.Key) (Cause, bool) { return p.ledger.cause(key) }
