@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-io/millrace/shared/beat"
-	"github.com/millrace-io/millrace/shared/event"
 )
 
 // Renewed is when a Lease says that it was renewed, as beat.Beat has it; 0 for
@@ -38,18 +39,30 @@ func Heartbeat(raw any) int64 {
 }
 
 // LiveBeat reads a node and its Lease straight through, to be compared with a
-// digest. Of a node that is gone the UID is empty; a missing Lease is no error.
-func (a *API) LiveBeat(ctx context.Context, node string) (beat.Beat, error) {
-	b := beat.Beat{Node: node}
-	lease, err := a.GetOne(ctx, Leases, event.Key{Namespace: corev1.NamespaceNodeLease, Name: node})
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return b, fmt.Errorf("reading the beat of node %s: %w", node, err)
+// digest, and returns the node too. Of a node that is gone the UID is empty; a
+// missing Lease is no error. It does not wait behind the requests of this
+// process: the caller limits how often it asks.
+func (a *API) LiveBeat(ctx context.Context, name string) (b beat.Beat, node Object, err error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.RequestTimeout)
+	defer cancel()
+	b.Node = name
+	lease, err := a.checks.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, name, metav1.GetOptions{})
+	switch err = Sort(err); {
+	case err == nil:
+		b.Renewed = Renewed(lease)
+	case !errors.Is(err, ErrNotFound):
+		return b, node, fmt.Errorf("reading the beat of node %s: %w", name, err)
 	}
-	b.Renewed = Renewed(lease.Raw)
-	object, err := a.GetOne(ctx, Nodes, event.Key{Name: node})
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return b, fmt.Errorf("reading the beat of node %s: %w", node, err)
+	n, err := a.checks.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	switch err = Sort(err); {
+	case errors.Is(err, ErrNotFound):
+		return b, node, nil
+	case err != nil:
+		return b, node, fmt.Errorf("reading the beat of node %s: %w", name, err)
 	}
-	b.UID, b.Heartbeat = object.UID, Heartbeat(object.Raw)
-	return b, nil
+	if node, err = toObject(n, time.Now()); err != nil {
+		return b, node, err
+	}
+	b.UID, b.Heartbeat = node.UID, Heartbeat(n)
+	return b, node, nil
 }

@@ -19,7 +19,7 @@ func TestLiveBeat(t *testing.T) {
 	want := func(what string, b beat.Beat) {
 		t.Helper()
 		b.Node = name
-		if got, err := api.LiveBeat(t.Context(), name); err != nil || got != b {
+		if got, _, err := api.LiveBeat(t.Context(), name); err != nil || got != b {
 			t.Errorf("%s: %+v, %v; want %+v", what, got, err, b)
 		}
 	}

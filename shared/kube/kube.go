@@ -122,7 +122,8 @@ type API struct {
 	rest   *rest.Config
 	client *kubernetes.Clientset
 	meta   metadata.Interface
-	urgent metadata.Interface // waits for no rate limiter
+	urgent metadata.Interface    // waits for no rate limiter
+	checks *kubernetes.Clientset // nor does this; for LiveBeat
 	disco  *discovery.DiscoveryClient
 	kinds  *resolver
 	clock  *serverClock
@@ -189,6 +190,9 @@ func connect(cfg Config, conf *rest.Config, userAgent string, log *slog.Logger, 
 	unlimited.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter()
 	if a.urgent, err = metadata.NewForConfigAndClient(unlimited, httpClient); err != nil {
 		return nil, fmt.Errorf("preparing the urgent client: %w", err)
+	}
+	if a.checks, err = kubernetes.NewForConfigAndClient(unlimited, httpClient); err != nil {
+		return nil, fmt.Errorf("preparing the client of live checks: %w", err)
 	}
 	if a.disco, err = discovery.NewDiscoveryClientForConfigAndClient(jsonConfig(conf), httpClient); err != nil {
 		return nil, fmt.Errorf("preparing the discovery client: %w", err)
