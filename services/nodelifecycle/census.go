@@ -1,0 +1,64 @@
+package nodelifecycle
+
+import (
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millrace-io/millrace/shared/cache"
+	"github.com/millrace-io/millrace/shared/controller"
+)
+
+// countEvery is the least time between two counts of all nodes. Unit: time.
+// Source: ours; 100 000 nodes take some milliseconds.
+const countEvery = 100 * time.Millisecond
+
+// registrar counts all nodes whenever something has changed, for all partitions
+// of this process, and remembers since when no more have fallen sick.
+type registrar struct {
+	mu    sync.Mutex
+	last  census
+	at    time.Time // of the last count; zero: there is none
+	dirty bool
+	grew  time.Time // when the number of sick nodes last grew; first: at the first count
+}
+
+// outdated says that a node has changed.
+func (r *registrar) outdated() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dirty = true
+}
+
+// take returns the count as of a moment ago.
+func (r *registrar) take(p view) census {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if !r.at.IsZero() && (!r.dirty || now.Sub(r.at) < countEvery) {
+		return r.last
+	}
+	r.dirty = false // before the look: what changes from now on counts again
+	var c census
+	p.View(func(reader controller.Reader) { c = count(cache.List[*corev1.Node](reader, nodes, "")) })
+	if r.at.IsZero() || c.notReady > r.last.notReady {
+		r.grew = now
+	}
+	r.last, r.at = c, now
+	return c
+}
+
+// known returns the last count, without making one.
+func (r *registrar) known() census {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+// quietSince returns since when no more nodes have fallen sick.
+func (r *registrar) quietSince() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.grew
+}

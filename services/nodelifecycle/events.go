@@ -1,0 +1,29 @@
+package nodelifecycle
+
+import (
+	"context"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/millrace-io/millrace/shared/controller"
+	"github.com/millrace-io/millrace/shared/event"
+)
+
+func typesUID(uid string) types.UID { return types.UID(uid) }
+
+// may asks whether this member may say something about a node at all.
+func (r *reconciler) may(ctx context.Context, key event.Key) error {
+	err := r.p.Guard(ctx, key, controller.Harmless)
+	if errors.Is(err, controller.ErrLiveFirst) {
+		return nil
+	}
+	return err
+}
+
+// tell writes an event about a node.
+func (r *reconciler) tell(n *corev1.Node, kind, reason, format string, args ...any) {
+	ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Name, UID: n.UID}
+	r.events.Eventf(ref, kind, reason, format, args...)
+}

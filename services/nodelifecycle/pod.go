@@ -1,0 +1,179 @@
+package nodelifecycle
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/millrace-io/millrace/shared/cache"
+	"github.com/millrace-io/millrace/shared/controller"
+	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/kube"
+	sharedrole "github.com/millrace-io/millrace/shared/role"
+)
+
+// pod makes a pod not Ready whose node has fallen silent: whenever it is seen
+// Ready there, whoever has said so.
+func (r *reconciler) pod(ctx context.Context, key event.Key) (controller.Result, error) {
+	pod, n, err := r.lookPod(key)
+	if err != nil || pod == nil || n == nil || !r.marksPods(n) {
+		return controller.Result{}, err
+	}
+	if _, ready := unready(pod, time.Time{}); !ready {
+		return controller.Result{}, nil
+	}
+	live, err := r.reads.get(ctx, n.Name)
+	if err != nil {
+		return controller.Result{}, err
+	}
+	if live.UID != n.UID || !r.marksPods(live) {
+		return controller.Result{After: soon}, nil // the cache will say so
+	}
+	if r.p.LiveFirst(key) {
+		if pod, err = r.readPod(ctx, key, pod); err != nil {
+			return controller.Result{}, err
+		}
+	}
+	return controller.Result{}, r.mark(ctx, key, pod, live)
+}
+
+// lookPod reads a pod and its node from the cache; nil for what is not there.
+func (r *reconciler) lookPod(key event.Key) (pod *corev1.Pod, n *corev1.Node, err error) {
+	r.p.View(func(reader controller.Reader) {
+		pod, _ = cache.Get[*corev1.Pod](reader, pods, key)
+		if pod == nil || pod.Spec.NodeName == "" {
+			return
+		}
+		at := event.Key{Name: pod.Spec.NodeName}
+		if reader.Opaque(nodes, at) {
+			err = fmt.Errorf("reading node %s: %w", at, errOpaque)
+		}
+		n, _ = cache.Get[*corev1.Node](reader, nodes, at)
+	})
+	return pod, n, err
+}
+
+// readPod reads a pod straight through.
+func (r *reconciler) readPod(ctx context.Context, key event.Key, was *corev1.Pod) (*corev1.Pod, error) {
+	object, err := r.api.GetOne(ctx, pods, key)
+	if err != nil {
+		return nil, err
+	}
+	live, ok := object.Raw.(*corev1.Pod)
+	if !ok || live.UID != was.UID {
+		return nil, fmt.Errorf("pod %s is another one now: %w", key, kube.ErrGone)
+	}
+	r.p.ReadLive(key)
+	return trimPod(live), nil
+}
+
+// mark writes a pod not Ready.
+func (r *reconciler) mark(ctx context.Context, key event.Key, pod *corev1.Pod, n *corev1.Node) error {
+	now, err := r.p.Now()
+	if err != nil {
+		return err
+	}
+	c, ready := unready(pod, now)
+	if !ready {
+		return nil
+	}
+	track := &sharedrole.Track{
+		Partition: r.p, Key: key, Rule: rulePod, Danger: controller.Destructive,
+		Inputs: func() []controller.Ref { return []controller.Ref{refTo(nodes, n), refTo(pods, pod)} },
+	}
+	ref := kube.Ref(refTo(pods, pod))
+	_, failed := r.writer(track, nil).PatchStatus(ctx, ref, map[string]any{"status": map[string]any{"conditions": []condition{c}}})
+	if err := track.Err(failed); err != nil {
+		return err
+	}
+	r.events.Event(pod, corev1.EventTypeWarning, "NodeNotReady", "Node is not ready")
+	return nil
+}
+
+func refTo(kind event.Kind, o metav1.Object) controller.Ref {
+	version, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64) // put there by decode, or by the server
+	return controller.Ref{
+		Kind: kind, Key: event.Key{Namespace: o.GetNamespace(), Name: o.GetName()}, UID: string(o.GetUID()), Version: version,
+	}
+}
+
+// sharedReads reads nodes live for all of their pods at once.
+type sharedReads struct {
+	api *kube.API
+
+	mu    sync.Mutex
+	reads map[string]*sharedNode
+}
+
+// sharedNode is one read of a node: under way until done is closed.
+type sharedNode struct {
+	done chan struct{}
+	sent time.Time
+	node *corev1.Node
+	err  error
+}
+
+func newSharedReads(api *kube.API) *sharedReads {
+	return &sharedReads{api: api, reads: make(map[string]*sharedNode)}
+}
+
+// get returns a node as the server held it not more than sharedRead ago.
+func (s *sharedReads) get(ctx context.Context, name string) (*corev1.Node, error) {
+	for {
+		read, begun := s.enter(name)
+		if begun {
+			s.read(ctx, name, read)
+		}
+		select {
+		case <-read.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if begun || time.Since(read.sent) <= sharedRead && read.err == nil {
+			return read.node, read.err
+		}
+	}
+}
+
+// enter returns the read that is young enough, or under way, or begins one.
+func (s *sharedReads) enter(name string) (read *sharedNode, begun bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if read := s.reads[name]; read != nil {
+		select {
+		case <-read.done:
+		default:
+			return read, false
+		}
+		if read.err == nil && time.Since(read.sent) <= sharedRead {
+			return read, false
+		}
+	}
+	for other, read := range s.reads {
+		if time.Since(read.sent) > time.Minute {
+			delete(s.reads, other)
+		}
+	}
+	read = &sharedNode{done: make(chan struct{}), sent: time.Now()}
+	s.reads[name] = read
+	return read, true
+}
+
+func (s *sharedReads) read(ctx context.Context, name string, read *sharedNode) {
+	defer close(read.done)
+	object, err := s.api.GetOne(ctx, nodes, event.Key{Name: name})
+	if err != nil {
+		read.err = err
+		return
+	}
+	if n, ok := object.Raw.(*corev1.Node); ok {
+		read.node = trimNode(n)
+		return
+	}
+	read.err = fmt.Errorf("reading node %s: it is a %T", name, object.Raw)
+}

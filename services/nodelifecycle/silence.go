@@ -1,0 +1,191 @@
+package nodelifecycle
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/millrace-io/millrace/shared/beat"
+	"github.com/millrace-io/millrace/shared/controller"
+	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/kube"
+)
+
+// silent is what can be said of a node's silence at one moment.
+type silent struct {
+	beat.Verdict
+	// grace is how long it may be silent, over how long it has been so longer.
+	grace, over time.Duration
+	// judged: the silence may be believed. due: the node is to be written Unknown.
+	judged, due bool
+}
+
+// unknownZones is why nothing is judged before it is known whether all zones have
+// been down.
+const unknownZones beat.Reason = "it is not known whether all zones were down"
+
+// grace is how long a node may be silent: longer where it has never reported.
+func (s *nodeLifecycle) grace(b beat.Beat) time.Duration {
+	if b.Heartbeat == 0 {
+		return s.policy.NodeStartupGracePeriod
+	}
+	return s.policy.NodeMonitorGracePeriod
+}
+
+// silence judges a node. Since all zones were down last, everybody has a whole
+// grace period.
+func (r *reconciler) silence(n *corev1.Node, now time.Time) (s silent) {
+	s.Verdict = r.beats.Of(n.Name, string(n.UID))
+	since, up, known := r.zones.up(now)
+	switch {
+	case !known && s.Why == "":
+		s.Why = unknownZones
+	case up:
+		s.Silence = min(s.Silence, since)
+	}
+	s.grace = r.grace(s.Beat)
+	s.over = s.Silence - s.grace
+	s.judged = s.Why == ""
+	ready, _ := statusOf(n, corev1.NodeReady)
+	s.due = s.judged && s.over >= 0 && ready != corev1.ConditionUnknown
+	return s
+}
+
+// declare writes a silent node Unknown, after a live look at it and its Lease has
+// shown that the digest is not behind ⚠.
+func (r *reconciler) declare(ctx context.Context, key event.Key, n *corev1.Node, s silent) (controller.Result, error) {
+	object, wait, err := r.check(ctx, n, s.Verdict)
+	if err != nil || wait > 0 {
+		return controller.Result{After: wait}, err
+	}
+	live, ref, err := judged(object, n)
+	if err != nil {
+		return controller.Result{}, err
+	}
+	now, err := r.p.Now()
+	if err != nil {
+		return controller.Result{}, err
+	}
+	conditions := silentConditions(live, now)
+	if conditions == nil {
+		return controller.Result{After: soon}, nil // written already: it will come
+	}
+	r.p.ReadLive(key)
+	wasReady := isReady(live)
+	track := r.track(key, ruleSilence, controller.Destructive, live)
+	after, failed := r.writer(track, nil).PatchStatus(ctx, ref, map[string]any{"status": map[string]any{"conditions": conditions}})
+	if err := track.Err(failed); err != nil {
+		return controller.Result{}, err
+	}
+	r.metrics.delay.Observe(s.over.Seconds())
+	if wasReady {
+		r.tell(n, corev1.EventTypeNormal, "NodeNotReady", "Node %s is silent: its status is not known any more", n.Name)
+	}
+	apply(live, conditions)
+	return controller.Result{}, r.follow(ctx, key, live, after, false, now)
+}
+
+// apply shows a node what has just been written of it.
+func apply(n *corev1.Node, conditions []condition) {
+	for _, c := range conditions {
+		found := false
+		for i := range n.Status.Conditions {
+			if string(n.Status.Conditions[i].Type) == c.Type {
+				n.Status.Conditions[i].Status, found = corev1.ConditionStatus(c.Status), true
+			}
+		}
+		if !found {
+			n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+				Type: corev1.NodeConditionType(c.Type), Status: corev1.ConditionStatus(c.Status),
+			})
+		}
+	}
+}
+
+// check reads a node and its Lease straight through and compares them with the
+// digest that the node was judged by. wait: not now, or they do not agree.
+func (r *reconciler) check(ctx context.Context, n *corev1.Node, v beat.Verdict) (object kube.Object, wait time.Duration, err error) {
+	if wait := r.checks.take(string(n.UID), time.Now()); wait > 0 {
+		return object, wait, nil
+	}
+	live, object, err := r.api.LiveBeat(ctx, n.Name)
+	if err != nil {
+		r.metrics.checks.WithLabelValues("failed").Inc()
+		return object, 0, err
+	}
+	if !r.beats.Live(v.Beat, live) {
+		r.metrics.checks.WithLabelValues("contradicted").Inc()
+		return object, soon, nil
+	}
+	r.metrics.checks.WithLabelValues("agreed").Inc()
+	return object, 0, nil
+}
+
+// watch wakes nodes whose grace has passed, exactly then, and looks after what all
+// zones together say, until ctx ends.
+func (r *reconciler) watch(ctx context.Context) {
+	timer, tick := time.NewTimer(soon), time.NewTicker(soon)
+	defer timer.Stop()
+	defer tick.Stop()
+	for {
+		changed := r.zones.changed()
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+			r.wakeAll()
+		case <-r.beats.Heard():
+		case <-timer.C:
+		case <-tick.C:
+			r.tick(ctx)
+		}
+		r.wakeSilent()
+		if wait, ok := r.beats.Next(r.grace); ok {
+			timer.Reset(wait)
+		}
+	}
+}
+
+// tick counts the time in which nobody could be judged, and keeps the fact about
+// all zones true.
+func (r *reconciler) tick(ctx context.Context) {
+	if r.beats.Suspended() != "" {
+		r.metrics.suspended.Add(soon.Seconds())
+	}
+	if _, complete := r.zones.view.Fact(allZones); complete && r.census.take(r.p).allDown() != r.zones.down() {
+		r.recordZones(ctx)
+	}
+}
+
+// wakeSilent wakes the nodes whose silence is over their grace and which are not
+// Unknown yet.
+func (r *reconciler) wakeSilent() {
+	if r.beats.Suspended() != "" {
+		return
+	}
+	var due []event.Key
+	for _, b := range r.beats.Nodes() {
+		if v := r.beats.Of(b.Node, b.UID); v.Why == "" && v.Silence >= r.grace(b) {
+			due = append(due, event.Key{Name: b.Node})
+		}
+	}
+	for _, key := range due {
+		if n, err := r.look(key); err == nil && n != nil {
+			if status, _ := statusOf(n, corev1.NodeReady); status != corev1.ConditionUnknown {
+				r.p.Wake(key)
+			}
+		}
+	}
+}
+
+// wakeAll wakes every node of the partition.
+func (r *reconciler) wakeAll() {
+	r.p.View(func(reader controller.Reader) {
+		for _, key := range reader.Keys(nodes) {
+			if r.holds(r.p, key) {
+				r.p.Wake(key)
+			}
+		}
+	})
+}
