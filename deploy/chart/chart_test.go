@@ -104,6 +104,10 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"a digest that is a tag":            {"image.digest=v1", "/image/digest"},
 		"a Secret without saying what for":  {"nats.auth.existingSecret=x", "needs credsKey, or user and passwordKey"},
 		"a setting as a variable":           {"controllers.endpoints.settings.MAX=1", "does not match pattern"},
+		"a setting that the role lacks":     {"controllers.nodelifecycle.settings.podEvictionTimeout=5m", "'podEvictionTimeout' not allowed"},
+		"a grace without a unit":            {"controllers.nodelifecycle.settings.nodeMonitorGracePeriod=50", "/nodelifecycle/settings/nodeMonitorGracePeriod"},
+		"a share above all":                 {"controllers.nodelifecycle.settings.unhealthyZoneThreshold=55", "/nodelifecycle/settings/unhealthyZoneThreshold"},
+		"a value that no controller has":    {"controllers.nodelifecycle.replica=3", "'replica' not allowed"},
 		"memory limits that are no numbers": {"watcher.resources.limits.memory=true", "/watcher/resources/limits/memory"},
 	}
 	for name, tt := range tests {

@@ -81,6 +81,29 @@ func TestChartNamesTheDefaultKinds(t *testing.T) {
 	}
 }
 
+// Settings of a role that the chart names have the binary's defaults there: a chart
+// that was installed without a word changes nothing.
+func TestChartNamesTheDefaultSettings(t *testing.T) {
+	named := 0
+	for role, d := range charted(t, "default") {
+		all, err := process.SettingsOf(process.Prefix, roles[role].config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range all {
+			if value, is := d.env[s.Name]; is && strings.HasPrefix(s.Name, "MILLRACE_"+strings.ToUpper(role)+"_") {
+				named++
+				if value != s.Default {
+					t.Errorf("%s is %q in the chart, %q in the binary", s.Name, value, s.Default)
+				}
+			}
+		}
+	}
+	if named < 9 {
+		t.Errorf("%d settings compared, want those of nodelifecycle at least", named)
+	}
+}
+
 // composeService is what is read of docker-compose.yaml.
 type composeService struct {
 	Image       string

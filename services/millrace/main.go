@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/millrace-io/millrace/services/endpoints"
+	"github.com/millrace-io/millrace/services/nodelifecycle"
 	"github.com/millrace-io/millrace/services/operator"
 	"github.com/millrace-io/millrace/services/standalone"
 	"github.com/millrace-io/millrace/services/watcher"
@@ -26,8 +27,9 @@ var roles = map[string]struct {
 	run    func(ctx context.Context, env *process.Env) error
 	config any
 }{
-	"watcher":   {watcher.Run, &watcher.Config{}},
-	"endpoints": {endpoints.Run, &endpoints.Config{}},
+	"watcher":       {watcher.Run, &watcher.Config{}},
+	"endpoints":     {endpoints.Run, &endpoints.Config{}},
+	"nodelifecycle": {nodelifecycle.Run, &nodelifecycle.Config{}},
 }
 
 // standaloneRole is all of them in one process.
