@@ -49,13 +49,6 @@ func (r *registrar) take(p view) census {
 	return c
 }
 
-// known returns the last count, without making one.
-func (r *registrar) known() census {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last
-}
-
 // quietSince returns since when no more nodes have fallen sick.
 func (r *registrar) quietSince() time.Time {
 	r.mu.Lock()

@@ -42,8 +42,8 @@ func (c *checks) take(uid string, now time.Time) (wait time.Duration) {
 			delete(c.last, other)
 		}
 	}
-	if at, looked := c.last[uid]; looked && now.Sub(at) < checkEvery {
-		return checkEvery - now.Sub(at)
+	if wait := c.left(uid, now); wait > 0 {
+		return wait
 	}
 	limit := tokenbucket.Limit{Rate: checkRate, Burst: checkBurst}
 	taken, ok := c.bucket.Take(limit, 1, now.Sub(c.began))
@@ -52,4 +52,21 @@ func (c *checks) take(uid string, now time.Time) (wait time.Duration) {
 	}
 	c.bucket, c.last[uid] = taken, now
 	return 0
+}
+
+// next returns when a node may be looked at again, as far as that rests on when it
+// last was; 0: now.
+func (c *checks) next(uid string, now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.left(uid, now)
+}
+
+// left is next; c.mu is held.
+func (c *checks) left(uid string, now time.Time) time.Duration {
+	at, looked := c.last[uid]
+	if !looked {
+		return 0
+	}
+	return max(0, checkEvery-now.Sub(at))
 }

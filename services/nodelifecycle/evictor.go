@@ -132,6 +132,24 @@ func (e *evictor) claim(p held, key event.Key) (rates.Token, bool) {
 	return t, ok && t.Valid() == nil
 }
 
+// place says where a node stands, for people; empty: in no line.
+func (e *evictor) place(p held, key event.Key) (zone string, ahead, waiting int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := candidate{p, key}
+	zone, waits := e.in[c]
+	if !waits {
+		return "", 0, 0
+	}
+	l := e.lines[zone]
+	for _, sick := range l.waiting {
+		if sick.Before(l.waiting[c]) {
+			ahead++
+		}
+	}
+	return zone, ahead, len(l.waiting)
+}
+
 func (l *line) wake() {
 	select {
 	case l.kick <- struct{}{}:
@@ -158,19 +176,13 @@ func (e *evictor) serve(l *line) {
 func (e *evictor) ready(l *line) (rate float64, wait time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	_, wait = e.first(l, time.Now())
-	if wait > 0 {
-		return 0, wait
-	}
-	if rate = e.census.known().rate(l.zone, e.policy); rate <= 0 {
-		return 0, soon
-	}
-	return rate, 0
+	_, rate, wait = e.first(l, time.Now())
+	return rate, wait
 }
 
-// first returns the node that has been sick longest, or when one may be tainted.
-// e.mu is held.
-func (e *evictor) first(l *line, now time.Time) (first candidate, wait time.Duration) {
+// first returns the node that has been sick longest and the rate of its zone; or
+// when to ask again. e.mu is held.
+func (e *evictor) first(l *line, now time.Time) (first candidate, rate float64, wait time.Duration) {
 	var since time.Time
 	for c, sick := range l.waiting {
 		if since.IsZero() || sick.Before(since) {
@@ -178,14 +190,21 @@ func (e *evictor) first(l *line, now time.Time) (first candidate, wait time.Dura
 		}
 	}
 	if since.IsZero() {
-		return first, time.Hour
+		return first, 0, time.Hour
 	}
+	c := e.census.take(first.p)
 	period := e.policy.NodeMonitorPeriod
 	quiet := e.census.quietSince().Add(period)
 	if last := since.Add(e.policy.NodeMonitorGracePeriod); quiet.After(last) {
 		quiet = last
 	}
-	return first, max(0, since.Add(period).Sub(now), quiet.Sub(now))
+	if wait = max(0, since.Add(period).Sub(now), quiet.Sub(now)); wait > 0 {
+		return first, 0, min(wait, soon)
+	}
+	if rate = c.rate(l.zone, e.policy); rate <= 0 {
+		return first, 0, soon
+	}
+	return first, rate, 0
 }
 
 // take waits for a token of a zone.
@@ -199,8 +218,8 @@ func (e *evictor) take(zone string, rate float64) (rates.Token, bool) {
 // grant wakes the first in line with a token; with none there it is void.
 func (e *evictor) grant(l *line, token rates.Token) {
 	e.mu.Lock()
-	first, wait := e.first(l, time.Now())
-	if wait > 0 || e.census.known().rate(l.zone, e.policy) <= 0 {
+	first, _, wait := e.first(l, time.Now())
+	if wait > 0 {
 		e.mu.Unlock()
 		return
 	}

@@ -15,7 +15,9 @@ import (
 
 // execute brings the NoExecute taints of a sick node to what they should be. down:
 // every zone is, and nobody is tainted.
-func (r *reconciler) execute(ctx context.Context, key event.Key, n *corev1.Node, sick time.Time, s silent, down bool) (controller.Result, error) {
+func (r *reconciler) execute(
+	ctx context.Context, key event.Key, n *corev1.Node, sick time.Time, s silent, down bool, now time.Time,
+) (controller.Result, error) {
 	want := wantedNoExecute(n)
 	if want != add || down {
 		r.evictions.forget(r.p, key)
@@ -26,7 +28,7 @@ func (r *reconciler) execute(ctx context.Context, key event.Key, n *corev1.Node,
 	case want == swap:
 		return controller.Result{}, r.swap(ctx, key, n)
 	}
-	if wait := r.beating(n, s); wait > 0 {
+	if wait := max(r.beating(n, s), r.zones.forbids(now, r.policy.NodeMonitorGracePeriod), r.checks.next(string(n.UID), time.Now())); wait > 0 {
 		r.evictions.forget(r.p, key)
 		return controller.Result{After: wait}, nil
 	}

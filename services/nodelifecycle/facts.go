@@ -50,6 +50,21 @@ func (z *zoneFact) up(now time.Time) (since time.Duration, up, known bool) {
 	return max(0, now.Sub(fact.GetSince().AsTime())), true, complete
 }
 
+// forbids returns how long nobody may be tainted NoExecute yet ⚠: while all zones
+// are recorded as down, whatever this member sees; for a grace period after; and
+// while nothing is known of it.
+func (z *zoneFact) forbids(now time.Time, grace time.Duration) time.Duration {
+	since, up, known := z.up(now)
+	switch {
+	case !known || z.down():
+		return soon
+	case up:
+		return max(0, grace-since)
+	default:
+		return 0
+	}
+}
+
 func (z *zoneFact) changed() <-chan struct{} { return z.view.Changed() }
 
 // recordZones writes what all zones together say, if the fleet believes something

@@ -75,6 +75,18 @@ func (m *metrics) leave(r *reconciler) {
 	delete(m.held, r)
 }
 
+// of returns what works on a partition; nil: nothing.
+func (m *metrics) of(p held) *reconciler {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for r := range m.held {
+		if r.p == p {
+			return r
+		}
+	}
+	return nil
+}
+
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 	ch <- m.health

@@ -52,7 +52,7 @@ func (r *reconciler) node(ctx context.Context, key event.Key) (controller.Result
 	if p := planned(n, down, now); p.needed() {
 		return controller.Result{}, r.harmless(ctx, key, n, down)
 	}
-	return r.execute(ctx, key, n, sick, s, down)
+	return r.execute(ctx, key, n, sick, s, down, now)
 }
 
 // plan is what is to be changed of a node that harms nobody: taints by condition

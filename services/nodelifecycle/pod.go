@@ -102,6 +102,10 @@ func refTo(kind event.Kind, o metav1.Object) controller.Ref {
 	}
 }
 
+// sharedRead is how old a read of a node may be that several pods of it are judged
+// by. Unit: time. Source: architecture section 10.
+const sharedRead = 100 * time.Millisecond
+
 // sharedReads reads nodes live for all of their pods at once.
 type sharedReads struct {
 	api *kube.API

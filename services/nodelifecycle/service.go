@@ -8,7 +8,6 @@ package nodelifecycle
 
 import (
 	"context"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -70,6 +69,13 @@ func (s *nodeLifecycle) definition() controller.Definition {
 		Concerns: func(_ *controller.Partition, kind event.Kind, key event.Key) []event.Key {
 			return s.concerned(kind, key)
 		},
+		KindOf: func(key event.Key) event.Kind {
+			if isNode(key) {
+				return nodes
+			}
+			return pods
+		},
+		Explain:  s.explain,
 		Classify: classify,
 	}
 }
@@ -80,7 +86,3 @@ func recorder(api *kube.API) (events record.EventRecorder, stop func()) {
 	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: api.Client().CoreV1().Events("")})
 	return b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component}), b.Shutdown
 }
-
-// sharedRead is how old a read of a node may be that several pods of it are judged
-// by. Unit: time. Source: architecture section 10.
-const sharedRead = 100 * time.Millisecond

@@ -80,13 +80,15 @@ type Holder struct {
 
 // KeyState is where one key stands.
 type KeyState struct {
-	Key            string   `json:"key"`
-	State          string   `json:"state"`
-	SinceSeconds   float64  `json:"sinceSeconds"`
-	WaitsFor       string   `json:"waitsFor,omitempty"`
-	Cause          *Cause   `json:"cause,omitempty"`
-	Failures       uint32   `json:"failures,omitempty"`
-	LastError      string   `json:"lastError,omitempty"`
+	Key          string  `json:"key"`
+	State        string  `json:"state"`
+	SinceSeconds float64 `json:"sinceSeconds"`
+	WaitsFor     string  `json:"waitsFor,omitempty"`
+	Cause        *Cause  `json:"cause,omitempty"`
+	Failures     uint32  `json:"failures,omitempty"`
+	LastError    string  `json:"lastError,omitempty"`
+	// Notes are what the role knows that no object shows.
+	Notes          []string `json:"notes,omitempty"`
 	NextTrySeconds *float64 `json:"nextTrySeconds,omitempty"`
 	LiveFirst      bool     `json:"liveFirst,omitempty"`
 	Unseen         []string `json:"unseen,omitempty"`
@@ -291,7 +293,7 @@ func holderOf(a *millracev1.ExplainAnswer) Holder {
 		s := KeyState{
 			Key: k.GetKey().GetKind() + " " + keyOf(k.GetKey()), State: k.GetState(), SinceSeconds: k.GetSince().AsDuration().Seconds(),
 			WaitsFor: k.GetWaitsFor(), Cause: causeOf(k.GetCause()), Failures: k.GetFailures(), LastError: k.GetLastError(),
-			LiveFirst: k.GetLiveFirst(),
+			LiveFirst: k.GetLiveFirst(), Notes: k.GetNotes(),
 		}
 		if k.GetNextTry() != nil {
 			next := k.GetNextTry().AsDuration().Seconds()

@@ -122,6 +122,9 @@ func renderKey(w io.Writer, k KeyState) {
 	if k.LastError != "" {
 		fmt.Fprintf(w, "\t\tfailed %d times, last: %s\n", k.Failures, k.LastError)
 	}
+	for _, note := range k.Notes {
+		fmt.Fprintf(w, "\t\t%s\n", note)
+	}
 	if k.LiveFirst {
 		fmt.Fprintln(w, "\t\tits next write is decided on a live read")
 	}

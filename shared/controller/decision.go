@@ -67,7 +67,7 @@ type Decision struct {
 func (p *Partition) Record(key event.Key, d Decision) {
 	r := &millracev1.Decision{
 		Role: p.c.def.Role, At: timestamppb.Now(), Object: d.Object.proto(), Verb: d.Verb, Base: d.Base,
-		Key:  Ref{Kind: p.c.def.Kind, Key: key}.proto(),
+		Key:  Ref{Kind: p.kindOf(key), Key: key}.proto(),
 		Rule: d.Rule, Member: p.Member(), Host: p.c.def.Host,
 		Partition: uint32(p.Number()), //nolint:gosec // at most 255
 		Epoch:     p.Epoch(), Outcome: outcomeOf(d), ErrorClass: d.Class,

@@ -46,6 +46,12 @@ type Definition struct {
 	// Kind is the kind that keys name, for dead letters; empty: that of the
 	// first input.
 	Kind event.Kind
+	// KindOf is Kind for roles whose keys name objects of several kinds; nil: all are
+	// of Kind.
+	KindOf func(key event.Key) event.Kind
+	// Explain says in a few lines, for people, what the role knows of a key that no
+	// object shows; nil: nothing.
+	Explain func(p *Partition, key event.Key) []string
 	// Pause knows what is paused; nil: nothing ever is.
 	Pause Pause
 	// Host is where this replica runs, for people.

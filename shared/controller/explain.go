@@ -89,7 +89,7 @@ func (c *Controller) explain(data []byte) []byte {
 }
 
 func (c *Controller) explained(kind event.Kind, key event.Key) *millracev1.ExplainAnswer {
-	if c.wide.Has(kind) {
+	if c.wide.Has(kind) && kind != c.def.Kind {
 		a := &millracev1.ExplainAnswer{Member: &millracev1.Member{}, Synced: c.wide.Synced()}
 		look(a, c.wide, kind, key)
 		return a
@@ -126,6 +126,9 @@ func (p *Partition) explain(kind event.Kind, key event.Key) *millracev1.ExplainA
 		Epoch:     p.Epoch(),
 	}
 	look(a, p.cache, kind, key)
+	if !p.cache.Has(kind) {
+		look(a, p.c.wide, kind, key)
+	}
 	p.mu.Lock()
 	at, complete := p.complete()
 	a.Synced = complete && at == p.opened
@@ -145,7 +148,10 @@ func (p *Partition) explain(kind event.Kind, key event.Key) *millracev1.ExplainA
 // stateOf says where a key stands.
 func (p *Partition) stateOf(key event.Key) *millracev1.KeyState {
 	s := p.ledger.state(key)
-	s.Key = Ref{Kind: p.c.def.Kind, Key: key}.proto()
+	s.Key = Ref{Kind: p.kindOf(key), Key: key}.proto()
+	if p.c.def.Explain != nil {
+		s.Notes = p.c.def.Explain(p, key)
+	}
 	for _, w := range p.ledger.out(key) {
 		if !p.seen(w) { // it may have come back since the key ran
 			s.Unseen = append(s.Unseen, Ref{w.Kind, w.Key, w.UID, w.Version}.proto())

@@ -212,4 +212,12 @@ func (p *Partition) look() {
 	}
 }
 
+// kindOf returns the kind of the object that a key names.
+func (p *Partition) kindOf(key event.Key) event.Kind {
+	if p.c.def.KindOf == nil {
+		return p.c.def.Kind
+	}
+	return p.c.def.KindOf(key)
+}
+
 func (p *Partition) item(key event.Key) item { return item{p, key} }

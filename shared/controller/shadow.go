@@ -169,7 +169,7 @@ func (p *Partition) compare(report *millracev1.ShadowReport) {
 			continue
 		}
 		report.Differing++
-		k := &millracev1.ShadowKey{Key: Ref{Kind: p.c.def.Kind, Key: key}.proto(), Since: durationpb.New(time.Since(i.since))}
+		k := &millracev1.ShadowKey{Key: Ref{Kind: p.kindOf(key), Key: key}.proto(), Since: durationpb.New(time.Since(i.since))}
 		if more := len(differences) - maxFields; more > 0 {
 			differences = append(differences[:maxFields:maxFields], Difference{Field: fmt.Sprintf("%d more", more)})
 		}

@@ -60,8 +60,8 @@ func (p *Partition) settle(key event.Key, result Result, err error) {
 	if err == nil {
 		p.shadow.settle(key, false)
 		p.done(key, result, resultOK)
-		if !p.cache.Opaque(p.c.def.Kind, key) { // then the letter is about that
-			p.c.letters.clear(p.c.def.Kind, key)
+		if kind := p.kindOf(key); !p.cache.Opaque(kind, key) { // then the letter is about that
+			p.c.letters.clear(kind, key)
 		}
 		return
 	}
@@ -86,7 +86,7 @@ func (p *Partition) settle(key event.Key, result Result, err error) {
 		p.pause(key)
 	case Final:
 		p.log.Error("key cannot be processed", "key", key, "err", err)
-		p.c.letters.write(p.c.def.Kind, key, err.Error(), p.Member())
+		p.c.letters.write(p.kindOf(key), key, err.Error(), p.Member())
 		p.done(key, Result{}, classes[class])
 	case NotHolder:
 		p.c.count(classes[class])

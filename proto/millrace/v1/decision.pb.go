@@ -629,7 +629,9 @@ type KeyState struct {
 	// The next write must be decided on a live read.
 	LiveFirst bool `protobuf:"varint,9,opt,name=live_first,json=liveFirst,proto3" json:"live_first,omitempty"`
 	// Writes that the cache has not shown yet.
-	Unseen        []*ObjectRef `protobuf:"bytes,10,rep,name=unseen,proto3" json:"unseen,omitempty"`
+	Unseen []*ObjectRef `protobuf:"bytes,10,rep,name=unseen,proto3" json:"unseen,omitempty"`
+	// What the role knows of the key that no object shows, for people.
+	Notes         []string `protobuf:"bytes,11,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -730,6 +732,13 @@ func (x *KeyState) GetLiveFirst() bool {
 func (x *KeyState) GetUnseen() []*ObjectRef {
 	if x != nil {
 		return x.Unseen
+	}
+	return nil
+}
+
+func (x *KeyState) GetNotes() []string {
+	if x != nil {
+		return x.Notes
 	}
 	return nil
 }
@@ -1070,7 +1079,7 @@ const file_millrace_v1_decision_proto_rawDesc = "" +
 	"\x06cached\x18\x06 \x01(\v2\x16.millrace.v1.ObjectRefR\x06cached\x12\x16\n" +
 	"\x06opaque\x18\a \x01(\bR\x06opaque\x12\x16\n" +
 	"\x06synced\x18\b \x01(\bR\x06synced\x12)\n" +
-	"\x04keys\x18\t \x03(\v2\x15.millrace.v1.KeyStateR\x04keys\"\x82\x03\n" +
+	"\x04keys\x18\t \x03(\v2\x15.millrace.v1.KeyStateR\x04keys\"\x98\x03\n" +
 	"\bKeyState\x12(\n" +
 	"\x03key\x18\x01 \x01(\v2\x16.millrace.v1.ObjectRefR\x03key\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12/\n" +
@@ -1084,7 +1093,8 @@ const file_millrace_v1_decision_proto_rawDesc = "" +
 	"\n" +
 	"live_first\x18\t \x01(\bR\tliveFirst\x12.\n" +
 	"\x06unseen\x18\n" +
-	" \x03(\v2\x16.millrace.v1.ObjectRefR\x06unseen\"#\n" +
+	" \x03(\v2\x16.millrace.v1.ObjectRefR\x06unseen\x12\x14\n" +
+	"\x05notes\x18\v \x03(\tR\x05notes\"#\n" +
 	"\rShadowRequest\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\"\xdc\x01\n" +
 	"\fShadowReport\x12\x12\n" +
