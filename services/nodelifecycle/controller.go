@@ -109,6 +109,8 @@ func (r *reconciler) Close() error {
 // should have.
 func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (controller.Result, error) {
 	if isNode(key) {
+		begun := time.Now()
+		defer func() { r.metrics.update.Observe(time.Since(begun).Seconds()) }()
 		return r.node(ctx, key)
 	}
 	return r.pod(ctx, key)

@@ -22,6 +22,16 @@ func (r *reconciler) may(ctx context.Context, key event.Key) error {
 	return err
 }
 
+// allowed asks before a live look whether a write of that danger could follow: what
+// waits for fresh inputs or for the end of a pause asks nobody meanwhile.
+func (r *reconciler) allowed(ctx context.Context, key event.Key, d controller.Danger) error {
+	err := r.p.Guard(ctx, key, d)
+	if errors.Is(err, controller.ErrLiveFirst) || errors.Is(err, controller.ErrShadow) {
+		return nil
+	}
+	return err
+}
+
 // tell writes an event about a node.
 func (r *reconciler) tell(n *corev1.Node, kind, reason, format string, args ...any) {
 	ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Name, UID: n.UID}

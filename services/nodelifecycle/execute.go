@@ -72,6 +72,9 @@ func (r *reconciler) swap(ctx context.Context, key event.Key, n *corev1.Node) er
 // taint adds the NoExecute taint that the node's sickness asks for, with a token
 // of its zone, on a live look.
 func (r *reconciler) taint(ctx context.Context, key event.Key, n *corev1.Node, s silent, token rates.Token) (controller.Result, error) {
+	if err := r.allowed(ctx, key, controller.Evicting); err != nil {
+		return controller.Result{}, err
+	}
 	live, ref, wait, err := r.lookSick(ctx, key, n, s)
 	if err != nil || wait > 0 {
 		return controller.Result{After: wait}, err

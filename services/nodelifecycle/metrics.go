@@ -16,6 +16,7 @@ import (
 type metrics struct {
 	s         *nodeLifecycle
 	evictions *prometheus.CounterVec
+	update    prometheus.Histogram
 	delay     prometheus.Histogram
 	checks    *prometheus.CounterVec
 	suspended prometheus.Counter
@@ -33,6 +34,11 @@ func newMetrics(reg prometheus.Registerer, s *nodeLifecycle) *metrics {
 		evictions: f.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "node_collector", Name: "evictions_total", Help: "Nodes tainted NoExecute at the rate of their zone.",
 		}, []string{"zone"}),
+		update: f.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "node_collector", Name: "update_node_health_duration_seconds",
+			Help:    "How long one look at a node took, with what was written.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
+		}),
 		delay: f.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "millrace", Subsystem: "nodelifecycle", Name: "detection_delay_seconds",
 			Help:    "How long after its grace period a silent node was written Unknown.",

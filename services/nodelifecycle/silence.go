@@ -55,6 +55,9 @@ func (r *reconciler) silence(n *corev1.Node, now time.Time) (s silent) {
 // declare writes a silent node Unknown, after a live look at it and its Lease has
 // shown that the digest is not behind ⚠.
 func (r *reconciler) declare(ctx context.Context, key event.Key, n *corev1.Node, s silent) (controller.Result, error) {
+	if err := r.allowed(ctx, key, controller.Destructive); err != nil {
+		return controller.Result{}, err
+	}
 	object, wait, err := r.check(ctx, n, s.Verdict)
 	if err != nil || wait > 0 {
 		return controller.Result{After: wait}, err
