@@ -17,7 +17,7 @@ type bucket interface {
 
 // bucketsOf makes the bucket of a zone under a rate in nodes per second.
 func bucketsOf(r *rates.Rates) func(zone string, rate float64) bucket {
-	return func(zone string, rate float64) bucket { return r.Bucket("zone:"+zone, rate, evictBurst) }
+	return func(zone string, rate float64) bucket { return r.Bucket("zone:"+nameOf(zone), rate, evictBurst) }
 }
 
 const (

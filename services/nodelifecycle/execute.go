@@ -17,25 +17,25 @@ import (
 // every zone is, and nobody is tainted.
 func (r *reconciler) execute(
 	ctx context.Context, key event.Key, n *corev1.Node, sick time.Time, s silent, down bool, now time.Time,
-) (controller.Result, error) {
+) (wait time.Duration, err error) {
 	want := wantedNoExecute(n)
 	if want != add || down {
 		r.evictions.forget(r.p, key)
 	}
 	switch {
 	case want == leave || down || r.census.take(r.p).allDown():
-		return controller.Result{}, nil // the end of that wakes all
+		return 0, nil // the end of that wakes all
 	case want == swap:
-		return controller.Result{}, r.swap(ctx, key, n)
+		return 0, r.swap(ctx, key, n)
 	}
 	if wait := max(r.beating(n, s), r.zones.forbids(now, r.policy.NodeMonitorGracePeriod), r.checks.next(string(n.UID), time.Now())); wait > 0 {
 		r.evictions.forget(r.p, key)
-		return controller.Result{After: wait}, nil
+		return wait, nil
 	}
 	token, granted := r.evictions.claim(r.p, key)
 	if !granted {
 		r.evictions.want(r.p, key, zoneOf(n), sick)
-		return controller.Result{}, nil // a token wakes it
+		return 0, nil // a token wakes it
 	}
 	return r.taint(ctx, key, n, s, token)
 }
@@ -71,29 +71,30 @@ func (r *reconciler) swap(ctx context.Context, key event.Key, n *corev1.Node) er
 
 // taint adds the NoExecute taint that the node's sickness asks for, with a token
 // of its zone, on a live look.
-func (r *reconciler) taint(ctx context.Context, key event.Key, n *corev1.Node, s silent, token rates.Token) (controller.Result, error) {
+func (r *reconciler) taint(ctx context.Context, key event.Key, n *corev1.Node, s silent, token rates.Token) (wait time.Duration, err error) {
 	if err := r.allowed(ctx, key, controller.Evicting); err != nil {
-		return controller.Result{}, err
+		return 0, err
 	}
 	live, ref, wait, err := r.lookSick(ctx, key, n, s)
 	if err != nil || wait > 0 {
-		return controller.Result{After: wait}, err
+		return wait, err
 	}
 	if wantedNoExecute(live) != add {
-		return controller.Result{After: soon}, nil
+		return soon, nil
 	}
 	now, err := r.p.Now()
 	if err != nil {
-		return controller.Result{}, err
+		return 0, err
 	}
 	err = r.write(ctx, key, live, ref, ruleExecute, controller.Evicting, token.Valid, taintsOf(executed(live, now)))
 	switch {
 	case err == nil:
 		r.metrics.evictions.WithLabelValues(zoneOf(live)).Inc()
+		r.log.Info("node is tainted NoExecute", "node", n.Name, "taint", sickness(live), "zone", nameOf(zoneOf(live)))
 	case errors.Is(err, rates.ErrVoid):
-		return controller.Result{After: time.Millisecond}, nil // another token
+		return time.Millisecond, nil // another token
 	}
-	return controller.Result{}, err
+	return 0, err
 }
 
 // lookSick reads a sick node live; where it is silence that it is judged by, its

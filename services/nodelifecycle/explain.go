@@ -48,7 +48,7 @@ func (r *reconciler) sayBeat(n *corev1.Node, now time.Time) string {
 func (r *reconciler) sayZone(n *corev1.Node) string {
 	c := r.census.take(r.p)
 	z := c.zones[zoneOf(n)]
-	text := fmt.Sprintf("zone %q: %d of %d ready, %s, %g nodes/s may be tainted NoExecute", zoneOf(n), z.ready, z.size(),
+	text := fmt.Sprintf("zone %q: %d of %d ready, %s, %g nodes/s may be tainted NoExecute", nameOf(zoneOf(n)), z.ready, z.size(),
 		z.state(r.policy.UnhealthyZoneThreshold), c.rate(zoneOf(n), &r.policy))
 	if r.zones.down() {
 		text += "; all zones are recorded as down"
@@ -72,7 +72,7 @@ func (r *reconciler) sayTaint(key event.Key, n *corev1.Node, now time.Time) stri
 	case add:
 	}
 	if zone, ahead, waiting := r.evictions.place(r.p, key); waiting > 0 {
-		return fmt.Sprintf("waits for a token of zone %q, %d of %d that wait have been sick longer", zone, ahead, waiting)
+		return fmt.Sprintf("waits for a token of zone %q, %d of %d that wait have been sick longer", nameOf(zone), ahead, waiting)
 	}
 	s := r.silence(n, now)
 	if wait := r.beating(n, s); wait > 0 {

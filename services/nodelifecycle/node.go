@@ -45,14 +45,35 @@ func (r *reconciler) node(ctx context.Context, key event.Key) (controller.Result
 		return controller.Result{}, err
 	}
 	s := r.silence(n, now)
+	// A silence that cannot be acted on yet keeps what harms nobody from nothing.
+	var wait time.Duration
+	var refused error
 	if s.due {
-		return r.declare(ctx, key, n, s)
+		wait, refused = r.declare(ctx, key, n, s)
+		if refused == nil && wait == 0 || refused != nil && classify(refused) != controller.Waiting {
+			return controller.Result{}, refused
+		}
 	}
 	down := r.zones.down() && r.census.take(r.p).allDown()
 	if p := planned(n, down, now); p.needed() {
-		return controller.Result{}, r.harmless(ctx, key, n, down)
+		err = r.harmless(ctx, key, n, down)
+	} else {
+		var next time.Duration
+		next, err = r.execute(ctx, key, n, sick, s, down, now)
+		wait = sooner(wait, next)
 	}
-	return r.execute(ctx, key, n, sick, s, down, now)
+	if err == nil {
+		err = refused
+	}
+	return controller.Result{After: wait}, err
+}
+
+// sooner is the smaller of two waits, of which 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // plan is what is to be changed of a node that harms nobody: taints by condition
@@ -115,7 +136,11 @@ func (r *reconciler) follow(ctx context.Context, key event.Key, live *corev1.Nod
 	if !p.needed() {
 		return nil
 	}
-	return r.write(ctx, key, live, ref, p.rule, controller.Harmless, nil, p.patch())
+	err := r.write(ctx, key, live, ref, p.rule, controller.Harmless, nil, p.patch())
+	if err == nil && p.rule == ruleRemoval {
+		r.log.Info("node is free of NoExecute taints", "node", live.Name, "zone", nameOf(zoneOf(live)), "all_zones_down", down)
+	}
+	return err
 }
 
 // read reads a node straight through: what the cache holds of it may be old in

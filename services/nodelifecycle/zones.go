@@ -1,6 +1,8 @@
 package nodelifecycle
 
 import (
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/node/topology"
 )
@@ -89,6 +91,9 @@ func isReady(n *corev1.Node) bool {
 
 // zoneOf names the zone of a node; empty is a zone too.
 func zoneOf(n *corev1.Node) string { return topology.GetZoneKey(n) }
+
+// nameOf is the key of a zone for people: region/zone, as far as there are such.
+func nameOf(zone string) string { return strings.Trim(strings.ReplaceAll(zone, ":\x00:", "/"), "/") }
 
 // allDown: there are zones, and nobody is ready in any.
 func (c census) allDown() bool {

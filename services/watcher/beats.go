@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace-io/millrace/shared/beat"
@@ -21,6 +22,7 @@ const leaseNamespace = "kube-node-lease"
 // see.
 type beater struct {
 	grant   grant
+	api     server
 	bus     stream
 	log     *slog.Logger
 	metrics *beatMetrics
@@ -32,6 +34,9 @@ type beater struct {
 	inputs  chan func(*beat.Ages)
 	results chan func()
 
+	// answered is when the newest question was sent that the API server has
+	// answered, by boot; 0: none.
+	answered atomic.Int64
 	// boot is a clock that counts suspension; a field because testing/synctest
 	// cannot replace a system call.
 	boot func() time.Duration
@@ -52,7 +57,7 @@ type beater struct {
 func newBeater(o *owner, of *beats) *beater {
 	p := o.bus.Partitions()
 	return &beater{
-		boot: clock.Boot, grant: o.grant, bus: o.bus, log: o.log, metrics: of.metrics, status: of.status, missing: o.missing,
+		boot: clock.Boot, grant: o.grant, api: o.api, bus: o.bus, log: o.log, metrics: of.metrics, status: of.status, missing: o.missing,
 		inputs: make(chan func(*beat.Ages), backlog), results: make(chan func(), p),
 		marks: newMarks(p), due: make([]bool, p), flying: make([]bool, p), bytes: make([]int, p),
 	}
@@ -101,7 +106,37 @@ func (b *beater) start(ctx context.Context, o *owner) []func() {
 	b.leases = o.api.Watch(heartbeats, leaseNamespace, false, leaseEvents{b})
 	return []func(){
 		func() { _ = b.leases.Run(ctx) }, // ends with ctx only
+		func() { b.ask(ctx) },
 		b.loop,
+	}
+}
+
+const (
+	// askEvery is how often the API server is asked whether it works. Unit: time.
+	// Source: ours; a few times per answerLife.
+	askEvery = 500 * time.Millisecond
+	// answerLife is how old the last question may be that was answered, for the
+	// proofs of the watches to count. Unit: time. Source: ours; by so much a node
+	// may age while the API server hangs.
+	answerLife = 1500 * time.Millisecond
+)
+
+// ask asks the API server whether it works, until ctx ends. An answered ping shows
+// that a connection lives ⚠: the proxy at its other end may answer for a server
+// that hangs, and then nobody can beat.
+func (b *beater) ask(ctx context.Context) {
+	ticker := time.NewTicker(askEvery)
+	defer ticker.Stop()
+	for {
+		sent := b.boot()
+		if err := b.api.Answers(ctx); err == nil {
+			b.answered.Store(int64(sent))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
 	}
 }
 
@@ -169,6 +204,12 @@ func (b *beater) proof(now time.Time, boot time.Duration) (time.Duration, string
 			return 0, fmt.Sprintf("watching %s: no proof of life", what)
 		}
 		proof = min(proof, boot-time.Since(last))
+	}
+	switch answered := time.Duration(b.answered.Load()); {
+	case answered == 0:
+		return 0, "the API server has not answered yet"
+	case boot-answered > answerLife:
+		return min(proof, answered), fmt.Sprintf("the API server has not answered for %s", (boot - answered).Truncate(time.Second))
 	}
 	return proof, ""
 }

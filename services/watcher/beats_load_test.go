@@ -221,6 +221,8 @@ func (*loadServer) Get(context.Context, event.Kind, bool, event.Key) (kube.Objec
 	return kube.Object{}, kube.ErrNotFound
 }
 
+func (*loadServer) Answers(context.Context) error { return nil }
+
 func (*loadServer) Watch(kind event.Kind, _ string, _ bool, events kube.Events) watch {
 	if kind == heartbeats {
 		return &loadWatch{events: events, perSecond: loadLeases, object: loadLease}

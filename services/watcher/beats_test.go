@@ -122,6 +122,38 @@ func TestDigestsOfEveryPartitionOnceASecond(t *testing.T) {
 	})
 }
 
+// Whoever stands between us and the API server may answer pings for one that
+// hangs: the watches prove to live, and nobody can beat.
+func TestNobodyAgesWhileTheAPIServerDoesNotAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newBeatRig(t)
+		r.begun()
+		r.after(2500 * time.Millisecond)
+		r.wantAges("at first", map[string]time.Duration{"a": 2 * time.Second, "b": 2 * time.Second})
+		mute := make(chan struct{})
+		r.api.set(func() { r.api.mute = mute })
+		r.after(2 * time.Second)
+		ages, last := r.beats()
+		if ages["a"] > 4*time.Second {
+			t.Errorf("a has aged to %s", ages["a"])
+		}
+		r.after(20 * time.Second)
+		if now, counter := r.beats(); counter != last {
+			t.Errorf("%d digests more without an answer: %v", counter-last, now)
+		}
+		if err := r.owner.beats.status.ready(time.Now()); err == nil {
+			t.Error("ready while the API server does not answer")
+		}
+		r.api.set(func() { r.api.mute = nil })
+		close(mute) // the old question is answered now, and says nothing of now
+		r.after(2500 * time.Millisecond)
+		if ages, _ := r.beats(); ages["a"] > 9*time.Second {
+			t.Errorf("a has aged to %s by an outage of 20 s", ages["a"])
+		}
+		r.stop()
+	})
+}
+
 func TestNoDigestWithoutAWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newBeatRig(t)

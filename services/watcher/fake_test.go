@@ -281,6 +281,7 @@ type fakeServer struct {
 	leases  kube.Events
 	proof   time.Time // zero: the server proves to live at every moment
 	alive   bool
+	mute    chan struct{} // questions are answered when it is closed; nil: at once
 	absent  bool
 	relists int
 	gets    int
@@ -304,6 +305,21 @@ func (f *fakeServer) Proof() time.Time {
 		return f.proof
 	}
 	return time.Now()
+}
+
+func (f *fakeServer) Answers(ctx context.Context) error {
+	f.mu.Lock()
+	mute := f.mute
+	f.mu.Unlock()
+	if mute == nil {
+		return nil
+	}
+	select {
+	case <-mute:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (f *fakeServer) Get(_ context.Context, _ event.Kind, _ bool, key event.Key) (kube.Object, error) {

@@ -36,6 +36,8 @@ type server interface {
 	Watch(kind event.Kind, namespace string, metadataOnly bool, events kube.Events) watch
 	// Get reads the newest state of one object; kube.ErrNotFound.
 	Get(ctx context.Context, kind event.Kind, metadataOnly bool, key event.Key) (kube.Object, error)
+	// Answers asks the server itself whether it works.
+	Answers(ctx context.Context) error
 }
 
 // watch is one list and watch; *kube.Watch.

@@ -12,6 +12,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -273,6 +274,19 @@ func (a *API) Ping(ctx context.Context) error {
 	err := a.disco.RESTClient().Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Error()
 	if err != nil {
 		return fmt.Errorf("asking the API server: %w", Sort(err))
+	}
+	return nil
+}
+
+// Answers asks the server, and nobody in between, for its readiness, which its
+// etcd is part of; nil means that it answered and did not say that it has failed.
+// Who may not ask is answered too. It waits for no rate limiter.
+func (a *API) Answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.RequestTimeout)
+	defer cancel()
+	err := Sort(a.checks.RESTClient().Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Error())
+	if err != nil && !errors.Is(err, ErrForbidden) && !errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("asking the API server: %w", err)
 	}
 	return nil
 }
