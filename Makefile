@@ -190,7 +190,7 @@ down: ## Stops what `up` started, and removes its volumes.
 ##@ See and measure
 
 .PHONY: demo
-demo: build ## The short story: services, pods, a killed replica. DEMO_KEEP=1 leaves it running.
+demo: build ## The short story: services, pods, a killed replica, a silent node. DEMO_KEEP=1 leaves it running.
 	@deploy/devcluster/build --only devcluster
 	@$(GO) run ./deploy/demo
 

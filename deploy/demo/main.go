@@ -1,9 +1,9 @@
 // Command demo plays a short story on a whole installation (an API server, NATS,
-// one watcher, three replicas of the endpoints role, all as processes on
-// loopback), prints what happened when, and checks every step: it exits 0 only
-// when all expectations held. With -standalone, millrace is one process that is
-// killed and started again on its folder. DEMO_KEEP=1 leaves the installation
-// running.
+// one watcher, three replicas of the endpoints role and two of nodelifecycle, all
+// as processes on loopback), prints what happened when, and checks every step: it
+// exits 0 only when all expectations held. With -standalone, millrace is one process
+// that is killed and started again on its folder. DEMO_KEEP=1 leaves the
+// installation running.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-io/millrace/deploy/fleet"
 )
 
-// limit bounds the whole story. Unit: time. Source: it takes about 20 s; the
+// limit bounds the whole story. Unit: time. Source: it takes about 30 s; the
 // first build of the binaries on a slow machine some minutes more.
 const limit = 15 * time.Minute
 
@@ -37,17 +37,17 @@ func run() int {
 	story, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	line.say("building the binaries and starting an API server")
-	f, err := fleet.Start(story, fleet.Options{Dir: dir, Progress: os.Stderr, Standalone: *alone})
+	f, err := fleet.Start(story, fleet.Options{Dir: dir, Progress: os.Stderr, Standalone: *alone, Env: clocks()})
 	if err != nil {
 		return fail(err)
 	}
 	defer end(f)
 
 	s, err := begin(story, f, line, *alone)
+	defer s.close()
 	if err == nil {
 		err = s.play(story)
 	}
-	s.close()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "\ndemo: %v\nlogs are in %s\n", err, dir)
 		return 1
@@ -60,6 +60,7 @@ func run() int {
 		fmt.Fprintf(os.Stderr, "demo: an expectation did not hold; logs are in %s\n", dir)
 		return 1
 	}
+	s.close() // not before: nodes fall silent with their kubelet
 	end(f)
 	_ = os.RemoveAll(dir) // a temporary folder; the system clears what is left
 	return 0
@@ -86,8 +87,10 @@ It keeps running until you press ^C. In another shell:
 
   export KUBECONFIG=%s
   kubectl get endpointslices -n %s -w
-  kubectl label pod web-0 -n %s app=other --overwrite
+  kubectl label pod web-1 -n %s app=other --overwrite
+  kubectl get nodes -o custom-columns=NAME:.metadata.name,TAINTS:.spec.taints[*].key -w
   MILLRACE_NATS_URL=%s %s status
-`, f.Cluster.Kubeconfig("admin"), namespace, namespace, f.URL(), f.Binary())
+  MILLRACE_NATS_URL=%s %s explain node node-0000
+`, f.Cluster.Kubeconfig("admin"), namespace, namespace, f.URL(), f.Binary(), f.URL(), f.Binary())
 	<-ctx.Done()
 }

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/millrace-io/millrace/deploy/fleet"
@@ -56,11 +55,15 @@ type story struct {
 	api     kubernetes.Interface
 	kubelet *kubetest.Kubelet
 	seen    *observer
+
+	nodes      []string
+	registered time.Time // when they were asked to
+	victim     string    // the one that falls silent
 }
 
 // begin starts the members and the fake kubelet.
 func begin(ctx context.Context, f *fleet.Fleet, line *timeline, alone bool) (*story, error) {
-	s := &story{f: f, alone: alone, line: line, api: f.Cluster.Client()}
+	s := &story{f: f, alone: alone, line: line, api: f.Cluster.Client(), nodes: kubetest.NodeNames("node", 3)}
 	version, err := s.api.Discovery().ServerVersion()
 	if err != nil {
 		return s, fmt.Errorf("asking the API server: %w", err)
@@ -69,12 +72,13 @@ func begin(ctx context.Context, f *fleet.Fleet, line *timeline, alone bool) (*st
 	if err := s.start(ctx); err != nil {
 		return s, err
 	}
+	s.registered = time.Now()
 	if s.kubelet, err = kubetest.LaunchKubelet(ctx, f.Cluster.Admin(), kubetest.KubeletConfig{
-		Nodes: kubetest.NodeNames("node", 3), Zones: []string{"a", "b", "c"}, Bind: true,
+		Nodes: s.nodes, Zones: []string{"a", "b", "c"}, Beat: beat, Bind: true,
 	}); err != nil {
 		return s, err
 	}
-	line.say("three nodes in three zones have registered")
+	line.say("three nodes in three zones have registered; each beats every %s", beat)
 	if _, err := s.api.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{}); err != nil {
 		return s, fmt.Errorf("creating namespace: %w", err)
 	}
@@ -96,16 +100,21 @@ func (s *story) start(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, m := range append(s.f.Members("watcher"), s.f.Members(role)...) {
+	for i := range 2 {
+		if _, err := s.f.Member(ctx, lifecycle, fmt.Sprintf("%s-%d", lifecycle, i+1)); err != nil {
+			return err
+		}
+	}
+	for _, m := range slices.Concat(s.f.Members("watcher"), s.f.Members(role), s.f.Members(lifecycle)) {
 		if err := m.AwaitReady(ctx); err != nil {
 			return err
 		}
 	}
-	s.line.say("one watcher and three replicas of %s are ready after %s", role, millis(time.Since(began)))
+	s.line.say("one watcher, three replicas of %s and two of %s are ready after %s", role, lifecycle, millis(time.Since(began)))
 	return s.describe(ctx)
 }
 
-// close stops who looks on.
+// close stops who looks on, and the nodes. It may be called twice.
 func (s *story) close() {
 	if s.seen != nil {
 		s.seen.stop()
@@ -116,9 +125,9 @@ func (s *story) close() {
 }
 
 func (s *story) play(ctx context.Context) error {
-	scenes := []func(context.Context) error{s.appear, s.flip, s.relabel, s.kill, s.join, s.leave}
+	scenes := []func(context.Context) error{s.register, s.appear, s.flip, s.relabel, s.kill, s.join, s.leave, s.silence, s.comeBack}
 	if s.alone {
-		scenes = []func(context.Context) error{s.appear, s.flip, s.relabel, s.restart, s.leave, s.end}
+		scenes = []func(context.Context) error{s.register, s.appear, s.flip, s.relabel, s.restart, s.leave, s.silence, s.comeBack, s.end}
 	}
 	for _, scene := range scenes {
 		if err := scene(ctx); err != nil {
@@ -157,15 +166,8 @@ func (s *story) appear(ctx context.Context) error {
 
 func (s *story) create(ctx context.Context, a app) error {
 	labels := map[string]string{"app": a.name}
-	service := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Name: a.name},
-		Spec: corev1.ServiceSpec{
-			Selector: labels,
-			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
-		},
-	}
-	if _, err := s.api.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("creating service %s: %w", a.name, err)
+	if err := s.createService(ctx, a.name, labels); err != nil {
+		return err
 	}
 	for _, name := range a.names() {
 		pod := &corev1.Pod{
@@ -331,7 +333,7 @@ func (s *story) describe(ctx context.Context) error {
 		return err
 	}
 	for _, r := range st.Roles {
-		if r.Role != role {
+		if r.Role != role && r.Role != lifecycle {
 			continue
 		}
 		held := make([]string, len(r.Members))

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/partition"
+)
+
+const (
+	lifecycle = "nodelifecycle"
+
+	// A tenth of what they are by default: a node beats every 10 s, may be silent for
+	// 50 s, and one node of a zone is tainted NoExecute in 10 s. Units: time, nodes per
+	// second. Source: ours; nobody likes to wait.
+	beat  = time.Second
+	grace = 5 * time.Second
+	rate  = 1.0
+
+	// evicting is how long after a node is Unknown it is tainted NoExecute at the
+	// latest. Unit: time. Source: a monitor period of 5 s, one token from an empty
+	// bucket, and room for a machine that is busy.
+	evicting = 12 * time.Second
+)
+
+// clocks are those of the role, as an operator sets them.
+func clocks() []string {
+	const prefix = "MILLRACE_NODELIFECYCLE_"
+	return []string{
+		prefix + "NODE_MONITOR_GRACE_PERIOD=" + grace.String(),
+		prefix + "NODE_EVICTION_RATE=" + fmt.Sprint(rate),
+	}
+}
+
+// everywhere is the service that has a pod on every node.
+const everywhere = "agent"
+
+// register: nodes come tainted, and are freed once they are ready.
+func (s *story) register(ctx context.Context) error {
+	at, err := s.seen.until(ctx, func() bool {
+		for _, name := range s.nodes {
+			if n := s.seen.nodes[name]; n == nil || !isReady(n) || len(n.Spec.Taints) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for nodes without taints: %w", err)
+	}
+	s.line.check("the three nodes are free of the taint that they registered with", s.keeper(ctx, s.nodes...), at.Sub(s.registered), 2*soon)
+	return nil
+}
+
+// silence: a node stops beating, and what hangs on it follows, step by step.
+func (s *story) silence(ctx context.Context) error {
+	if err := s.spread(ctx); err != nil {
+		return err
+	}
+	s.victim = s.choose()
+	s.seen.expectHealthy(slices.DeleteFunc(slices.Clone(s.nodes), func(n string) bool { return n == s.victim })...)
+	by, slicer := s.keeper(ctx, s.victim), s.holder(ctx) // before: to ask takes its time
+	s.kubelet.Silence(s.victim)
+	lease, err := s.api.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, s.victim, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("reading the last beat of %s: %w", s.victim, err)
+	}
+	due := lease.Spec.RenewTime.Add(grace)
+	s.line.say("%s stops beating, and its pods with it; it may be silent for %s", s.victim, grace)
+
+	unknown, err := s.untilNode(ctx, "Unknown", func(n *corev1.Node) bool { return readiness(n) == corev1.ConditionUnknown })
+	if err != nil {
+		return err
+	}
+	s.line.fact("it was not judged before its time", !unknown.Before(due))
+	s.line.check("Ready is Unknown, beyond the grace", by, unknown.Sub(due), soon)
+	stopped, err := s.untilNode(ctx, "tainted NoSchedule", taintedWith(corev1.TaintEffectNoSchedule))
+	if err != nil {
+		return err
+	}
+	s.line.check("it is tainted unreachable:NoSchedule, beyond the grace", by, stopped.Sub(due), soon)
+	lost, err := s.seen.until(ctx, func() bool { return s.seen.readyOn(s.victim) == 0 })
+	if err != nil {
+		return fmt.Errorf("waiting for pods that are not ready: %w", err)
+	}
+	s.line.check("none of its pods is ready, since then", lifecycle, lost.Sub(unknown), soon)
+	left, err := s.seen.await(ctx, everywhere, s.agents(s.victim)...)
+	if err != nil {
+		return err
+	}
+	s.line.check("its pod has left the slice of service "+everywhere, slicer, left.Sub(unknown), soon)
+	executed, err := s.untilNode(ctx, "tainted NoExecute", taintedWith(corev1.TaintEffectNoExecute))
+	if err != nil {
+		return err
+	}
+	s.line.check("it is tainted unreachable:NoExecute, at the rate of its zone", by, executed.Sub(unknown), evicting)
+	return nil
+}
+
+// comeBack: the node beats again, and all of that is undone.
+func (s *story) comeBack(ctx context.Context) error {
+	by, slicer := s.keeper(ctx, s.victim), s.holder(ctx)
+	s.line.say("%s beats again", s.victim)
+	began := time.Now()
+	s.kubelet.Resume(s.victim)
+	ready, err := s.untilNode(ctx, "ready", isReady)
+	if err != nil {
+		return err
+	}
+	s.line.say("its kubelet has said that it is ready after %s", millis(ready.Sub(began)))
+	free, err := s.untilNode(ctx, "free", func(n *corev1.Node) bool { return isReady(n) && len(n.Spec.Taints) == 0 })
+	if err != nil {
+		return err
+	}
+	s.line.check("it has no taint", by, free.Sub(began), soon)
+	back, err := s.seen.await(ctx, everywhere, s.agents("")...)
+	if err != nil {
+		return err
+	}
+	s.line.check("its pod is in the slice again", slicer, back.Sub(began), soon)
+	s.line.fact("no other node was Unknown or tainted at any version seen", len(s.seen.hurt()) == 0)
+	return nil
+}
+
+// spread puts a pod of one service on every node.
+func (s *story) spread(ctx context.Context) error {
+	s.line.say("service %s gets a pod on every node", everywhere)
+	labels := map[string]string{"app": everywhere}
+	if err := s.createService(ctx, everywhere, labels); err != nil {
+		return err
+	}
+	for _, node := range s.nodes {
+		pod := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: agentOn(node), Labels: labels},
+			Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "example"}}},
+		}
+		if _, err := s.api.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("creating pod %s: %w", pod.Name, err)
+		}
+	}
+	_, err := s.seen.await(ctx, everywhere, s.agents("")...)
+	return err
+}
+
+func (s *story) createService(ctx context.Context, name string, labels map[string]string) error {
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{
+			Selector: labels,
+			Ports:    []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
+		},
+	}
+	if _, err := s.api.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("creating service %s: %w", name, err)
+	}
+	return nil
+}
+
+// agentOn is the pod of that service on a node.
+func agentOn(node string) string { return everywhere + "-" + node }
+
+// probes are those pods on all nodes but one.
+func (s *story) agents(without string) (names []string) {
+	for _, node := range s.nodes {
+		if node != without {
+			names = append(names, agentOn(node))
+		}
+	}
+	return names
+}
+
+// choose picks the node that is to fall silent: not that of db-0, which is to be
+// ready all the time.
+func (s *story) choose() string {
+	s.seen.mu.Lock()
+	defer s.seen.mu.Unlock()
+	steady := s.seen.pods["db-0"]
+	for _, node := range s.nodes {
+		if steady == nil || steady.Spec.NodeName != node {
+			return node
+		}
+	}
+	return s.nodes[0]
+}
+
+// untilNode waits for the silent node to be so.
+func (s *story) untilNode(ctx context.Context, what string, so func(*corev1.Node) bool) (time.Time, error) {
+	at, err := s.seen.until(ctx, func() bool { n := s.seen.nodes[s.victim]; return n != nil && so(n) })
+	if err != nil {
+		return at, fmt.Errorf("waiting for node %s to be %s: %w", s.victim, what, err)
+	}
+	return at, nil
+}
+
+// keeper returns the replicas that hold some nodes.
+func (s *story) keeper(ctx context.Context, nodes ...string) string {
+	st, err := s.f.Status(ctx)
+	if err != nil {
+		return "?"
+	}
+	holders := st.Holders(lifecycle)
+	var hosts []string
+	for _, node := range nodes {
+		host := holders[fmt.Sprint(partition.OfKey(event.Key{Name: node}, st.Partitions))]
+		if host != "" && !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
+	}
+	switch len(hosts) {
+	case 0:
+		return "nobody"
+	case 1:
+		return hosts[0]
+	default:
+		return lifecycle
+	}
+}
+
+// expectHealthy notes nodes that from now on must be ready and without a taint at
+// every version.
+func (o *observer) expectHealthy(nodes ...string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, n := range nodes {
+		o.healthy[n] = true
+	}
+}
+
+// hurt returns the versions at which a healthy node was not.
+func (o *observer) hurt() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.harmed
+}
+
+func readiness(n *corev1.Node) corev1.ConditionStatus {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status
+		}
+	}
+	return ""
+}
+
+func isReady(n *corev1.Node) bool { return readiness(n) == corev1.ConditionTrue }
+
+func podReady(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// taintedWith reports of a node whether it is tainted as unreachable.
+func taintedWith(effect corev1.TaintEffect) func(*corev1.Node) bool {
+	return func(n *corev1.Node) bool {
+		return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Key == corev1.TaintNodeUnreachable && t.Effect == effect
+		})
+	}
+}
+
+// readyOn returns how many pods of a node are ready. o.mu is held.
+func (o *observer) readyOn(node string) (n int) {
+	for _, p := range o.pods {
+		if p.Spec.NodeName == node && podReady(p) {
+			n++
+		}
+	}
+	return n
+}
