@@ -85,7 +85,7 @@ var rooms = map[string]room{
 	"services/millrace": {floor: 5, anything: true},
 
 	"deploy/fleet": {floor: 6, may: outside},
-	// Silence has no role that shows it yet, so it is listened to as a role would.
+	// Silence is listened to as a role would, to know what a role is told.
 	"deploy/e2e":   {floor: 6, may: join(outside, ours("deploy/fleet", "shared/silence"))},
 	"deploy/bench": {floor: 6, may: join(outside, ours("deploy/fleet"))},
 	"deploy/chart": {floor: 6, may: join(outside, ours("deploy/fleet"))},
