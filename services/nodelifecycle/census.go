@@ -39,6 +39,18 @@ func (r *registrar) take(p view) census {
 	if !r.at.IsZero() && (!r.dirty || now.Sub(r.at) < countEvery) {
 		return r.last
 	}
+	return r.count(p, now)
+}
+
+// anew counts in any case.
+func (r *registrar) anew(p view) census {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.count(p, time.Now())
+}
+
+// count counts. r.mu is held.
+func (r *registrar) count(p view, now time.Time) census {
 	r.dirty = false // before the look: what changes from now on counts again
 	var c census
 	p.View(func(reader controller.Reader) { c = count(cache.List[*corev1.Node](reader, nodes, "")) })

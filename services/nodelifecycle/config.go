@@ -2,6 +2,7 @@ package nodelifecycle
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/millrace-io/millrace/shared/bus"
@@ -71,26 +72,38 @@ func (c Config) Validate() error {
 			return err
 		}
 	}
-	p := c.Policy
-	for name, d := range map[string]time.Duration{
-		"NODE_MONITOR_PERIOD": p.NodeMonitorPeriod, "NODE_MONITOR_GRACE_PERIOD": p.NodeMonitorGracePeriod,
-		"NODE_STARTUP_GRACE_PERIOD": p.NodeStartupGracePeriod,
+	return c.Policy.validate()
+}
+
+func (p policy) validate() error {
+	for _, s := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"NODE_MONITOR_PERIOD", p.NodeMonitorPeriod},
+		{"NODE_MONITOR_GRACE_PERIOD", p.NodeMonitorGracePeriod},
+		{"NODE_STARTUP_GRACE_PERIOD", p.NodeStartupGracePeriod},
 	} {
-		if d <= 0 {
-			return fmt.Errorf("MILLRACE_NODELIFECYCLE_%s is %s; it must be more than 0", name, d)
+		if s.value <= 0 {
+			return fmt.Errorf("MILLRACE_NODELIFECYCLE_%s is %s; it must be more than 0", s.name, s.value)
 		}
 	}
-	for name, rate := range map[string]float64{
-		"NODE_EVICTION_RATE": p.NodeEvictionRate, "SECONDARY_NODE_EVICTION_RATE": p.SecondaryNodeEvictionRate,
+	for _, s := range []struct {
+		name       string
+		value, min float64
+	}{
+		{"NODE_EVICTION_RATE", p.NodeEvictionRate, 0},
+		{"SECONDARY_NODE_EVICTION_RATE", p.SecondaryNodeEvictionRate, 0},
+		{"DEAD_ZONE_EVICTION_RATE", p.DeadZoneEvictionRate, math.Inf(-1)},
 	} {
-		if rate < 0 {
-			return fmt.Errorf("MILLRACE_NODELIFECYCLE_%s is %g; it must be 0 or more", name, rate)
+		if !(s.value >= s.min) || math.IsInf(s.value, 1) { // not a number either
+			return fmt.Errorf("MILLRACE_NODELIFECYCLE_%s is %g; it must be a rate of %g or more", s.name, s.value, s.min)
 		}
 	}
 	switch {
 	case p.LargeClusterSizeThreshold < 0:
 		return fmt.Errorf("MILLRACE_NODELIFECYCLE_LARGE_CLUSTER_SIZE_THRESHOLD is %d; it must be 0 or more", p.LargeClusterSizeThreshold)
-	case p.UnhealthyZoneThreshold <= 0 || p.UnhealthyZoneThreshold > 1:
+	case !(p.UnhealthyZoneThreshold > 0 && p.UnhealthyZoneThreshold <= 1): // not a number either
 		return fmt.Errorf("MILLRACE_NODELIFECYCLE_UNHEALTHY_ZONE_THRESHOLD is %g; it must be above 0 and at most 1", p.UnhealthyZoneThreshold)
 	}
 	return nil

@@ -23,8 +23,10 @@ func (r *reconciler) execute(
 		r.evictions.forget(r.p, key)
 	}
 	switch {
-	case want == leave || down || r.census.take(r.p).allDown():
+	case want == leave || down:
 		return 0, nil // the end of that wakes all
+	case r.census.take(r.p).allDown():
+		return soon, nil // it may end before it is recorded
 	case want == swap:
 		return 0, r.swap(ctx, key, n)
 	}

@@ -71,26 +71,27 @@ func (z *zoneFact) changed() <-chan struct{} { return z.view.Changed() }
 // else. What it is asked under is what any destructive write is: a view that is
 // complete and fresh.
 func (r *reconciler) recordZones(ctx context.Context) {
-	down := r.census.take(r.p).allDown()
 	if err := r.p.Guard(ctx, event.Key{Name: allZones}, controller.Destructive); err != nil {
 		return // the next tick asks again
 	}
+	down := r.census.anew(r.p).allDown() // an earlier count may be of what was not complete
 	now, err := r.p.Now()
-	if err != nil {
+	if err != nil || down == r.zones.down() {
 		return
 	}
+	wrote := false
 	_, err = r.zones.topic.Update(ctx, allZones, func(m *millracev1.NodeZones) bool {
-		if m.GetDown() == down {
-			return false
+		if wrote = m.GetDown() != down; wrote {
+			m.Down, m.Since = down, timestamppb.New(now)
 		}
-		m.Down, m.Since = down, timestamppb.New(now)
-		return true
+		return wrote
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		r.log.Warn("cannot record whether all zones are down, trying on", "down", down, "err", err)
-		return
+	case wrote:
+		r.log.Warn("recorded whether all zones are down", "down", down)
 	}
-	r.log.Warn("all zones are recorded", "down", down)
 }
 
 // register tells once in the life of a node, over all replicas and restarts, that

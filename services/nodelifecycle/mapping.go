@@ -52,6 +52,7 @@ func (s *nodeLifecycle) keys(p view, c cache.Change) (out []event.Key) {
 
 // all returns every key of a partition at which there may be something to do.
 func (s *nodeLifecycle) all(p view) (out []event.Key) {
+	s.census.outdated() // what changed before nothing was mapped for
 	p.View(func(r controller.Reader) {
 		for _, n := range cache.List[*corev1.Node](r, nodes, "") {
 			if key := (event.Key{Name: n.Name}); s.holds(p, key) {

@@ -142,12 +142,13 @@ func (r *reconciler) watch(ctx context.Context) {
 	timer, tick := time.NewTimer(soon), time.NewTicker(soon)
 	defer timer.Stop()
 	defer tick.Stop()
+	changed := r.zones.changed()
 	for {
-		changed := r.zones.changed()
 		select {
 		case <-ctx.Done():
 			return
-		case <-changed:
+		case <-changed: // also where it was our own tick that changed it
+			changed = r.zones.changed()
 			r.wakeAll()
 		case <-r.beats.Heard():
 		case <-timer.C:
