@@ -23,15 +23,20 @@ func Renewed(raw any) int64 {
 	return l.Spec.RenewTime.UnixMicro()
 }
 
+// neverReported is the reason of conditions that a controller has put where a
+// kubelet has never reported any. Source: upstream v1.37.
+const neverReported = "NodeStatusNeverUpdated"
+
 // Heartbeat is when a node's Ready condition says that it was reported, as
-// beat.Beat has it; 0 for another object or none.
+// beat.Beat has it; 0 for another object or none, and for a condition that no
+// kubelet wrote ⚠: ours would be taken for a beat of the node that we found dead.
 func Heartbeat(raw any) int64 {
 	n, ok := raw.(*corev1.Node)
 	if !ok {
 		return 0
 	}
 	for i := range n.Status.Conditions {
-		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady && !c.LastHeartbeatTime.IsZero() {
+		if c := &n.Status.Conditions[i]; c.Type == corev1.NodeReady && c.Reason != neverReported && !c.LastHeartbeatTime.IsZero() {
 			return c.LastHeartbeatTime.Unix()
 		}
 	}

@@ -48,3 +48,18 @@ func TestLiveBeat(t *testing.T) {
 	}
 	want("a Lease without a node", beat.Beat{Renewed: 1_790_000_000_123_456})
 }
+
+// A condition that was put where a kubelet has never reported is no beat: it would
+// make the node that it calls dead look alive for another grace period.
+func TestAConditionOfNoKubeletIsNoBeat(t *testing.T) {
+	node := func(reason string) *corev1.Node {
+		return &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: reason, LastHeartbeatTime: metav1.Unix(1_790_000_000, 0)},
+		}}}
+	}
+	for reason, want := range map[string]int64{"NodeStatusNeverUpdated": 0, "NodeStatusUnknown": 1_790_000_000} {
+		if got := Heartbeat(node(reason)); got != want {
+			t.Errorf("with reason %s: %d, want %d", reason, got, want)
+		}
+	}
+}
