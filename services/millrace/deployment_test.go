@@ -104,6 +104,31 @@ func TestChartNamesTheDefaultSettings(t *testing.T) {
 	}
 }
 
+// A role's README names each of its settings in a row with the default.
+func TestReadmesNameTheSettings(t *testing.T) {
+	for role, r := range roles {
+		all, err := process.SettingsOf(process.Prefix, r.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		readme := string(read(t, filepath.Join("services", role, "README.md")))
+		for _, s := range all {
+			if !strings.HasPrefix(s.Name, "MILLRACE_"+strings.ToUpper(role)+"_") {
+				continue
+			}
+			_, row, ok := strings.Cut(readme, "| `"+s.Name+"` |")
+			row, _, _ = strings.Cut(row, "\n")
+			switch {
+			case !ok:
+				t.Errorf("services/%s/README.md has no row for %s", role, s.Name)
+			case s.Default == "", strings.Contains(s.Default, ","): // told in words
+			case !strings.Contains(strings.ReplaceAll(row, "`", ""), " "+s.Default+" |"):
+				t.Errorf("services/%s/README.md has another default for %s than %q: %s", role, s.Name, s.Default, row)
+			}
+		}
+	}
+}
+
 // composeService is what is read of docker-compose.yaml.
 type composeService struct {
 	Image       string
