@@ -81,5 +81,8 @@ func (r *reconciler) sayTaint(key event.Key, n *corev1.Node, now time.Time) stri
 	if wait := r.zones.forbids(now, r.policy.NodeMonitorGracePeriod); wait > 0 {
 		return fmt.Sprintf("all zones are or were down: not to be tainted NoExecute for at least %s", wait.Round(100*time.Millisecond))
 	}
+	if wait := r.checks.next(string(n.UID), time.Now()); wait > 0 {
+		return fmt.Sprintf("to be tainted NoExecute; it may be looked at live again in %s", wait.Round(100*time.Millisecond))
+	}
 	return "to be tainted NoExecute"
 }

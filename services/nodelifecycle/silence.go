@@ -20,6 +20,7 @@ type silent struct {
 	grace, over time.Duration
 	// judged: the silence may be believed. due: the node is to be written Unknown.
 	judged, due bool
+	at          time.Time // when this was said
 }
 
 // unknownZones is why nothing is judged before it is known whether all zones have
@@ -37,6 +38,7 @@ func (s *nodeLifecycle) grace(b beat.Beat) time.Duration {
 // silence judges a node. Since all zones were down last, everybody has a whole
 // grace period.
 func (r *reconciler) silence(n *corev1.Node, now time.Time) (s silent) {
+	s.at = time.Now()
 	s.Verdict = r.beats.Of(n.Name, string(n.UID))
 	since, up, known := r.zones.up(now)
 	switch {
@@ -82,7 +84,7 @@ func (r *reconciler) declare(ctx context.Context, key event.Key, n *corev1.Node,
 	if err := track.Err(failed); err != nil {
 		return 0, err
 	}
-	r.metrics.delay.Observe(s.over.Seconds())
+	r.metrics.delay.Observe((s.over + time.Since(s.at)).Seconds())
 	r.log.Info("node is silent, its status is Unknown now", "node", n.Name, "silence", s.Silence, "grace", s.grace)
 	if wasReady {
 		r.tell(n, corev1.EventTypeNormal, "NodeNotReady", "Node %s is silent: its status is not known any more", n.Name)
