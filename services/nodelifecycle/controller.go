@@ -69,6 +69,8 @@ type reconciler struct {
 	beats *silence.Partition
 	stop  context.CancelFunc
 	tasks sync.WaitGroup
+	// woken are the nodes that are silent and have been woken for it; watch's alone.
+	woken map[string]bool
 
 	mu    sync.Mutex
 	known map[string]*sighting // nodes of this partition

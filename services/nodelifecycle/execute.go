@@ -60,6 +60,9 @@ func (r *reconciler) beating(n *corev1.Node, s silent) time.Duration {
 // swap puts the one of the two NoExecute taints in the place of the other, at
 // once and in one write.
 func (r *reconciler) swap(ctx context.Context, key event.Key, n *corev1.Node) error {
+	if err := r.allowed(ctx, key, controller.Evicting); err != nil {
+		return err
+	}
 	live, ref, err := r.read(ctx, key, n)
 	if err != nil || wantedNoExecute(live) != swap {
 		return err

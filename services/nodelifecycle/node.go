@@ -119,6 +119,9 @@ func (p plan) patch() map[string]any {
 
 // harmless decides the plan again on a live read, and writes it.
 func (r *reconciler) harmless(ctx context.Context, key event.Key, n *corev1.Node, down bool) error {
+	if err := r.allowed(ctx, key, controller.Harmless); err != nil {
+		return err
+	}
 	live, ref, err := r.read(ctx, key, n)
 	if err != nil {
 		return err

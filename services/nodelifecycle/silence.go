@@ -176,24 +176,35 @@ func (r *reconciler) tick(ctx context.Context) {
 }
 
 // wakeSilent wakes the nodes whose silence is over their grace and which are not
-// Unknown yet.
+// Unknown yet: no sooner than they may be looked at, and in shadow mode, where they
+// stay so, once.
 func (r *reconciler) wakeSilent() {
 	if r.beats.Suspended() != "" {
 		return
 	}
-	var due []event.Key
+	now, shadow := time.Now(), r.p.Shadow()
+	woken := map[string]bool{}
 	for _, b := range r.beats.Nodes() {
-		if v := r.beats.Of(b.Node, b.UID); v.Why == "" && v.Silence >= r.grace(b) {
-			due = append(due, event.Key{Name: b.Node})
+		if v := r.beats.Of(b.Node, b.UID); v.Why != "" || v.Silence < r.grace(b) {
+			continue
+		}
+		if woken[b.Node] = r.woken[b.Node] && shadow; !woken[b.Node] && r.checks.next(b.UID, now) == 0 {
+			woken[b.Node] = r.wakeUnlessUnknown(event.Key{Name: b.Node})
 		}
 	}
-	for _, key := range due {
-		if n, err := r.look(key); err == nil && n != nil {
-			if status, _ := statusOf(n, corev1.NodeReady); status != corev1.ConditionUnknown {
-				r.p.Wake(key)
-			}
-		}
+	r.woken = woken
+}
+
+func (r *reconciler) wakeUnlessUnknown(key event.Key) bool {
+	n, err := r.look(key)
+	if err != nil || n == nil {
+		return false
 	}
+	if status, _ := statusOf(n, corev1.NodeReady); status == corev1.ConditionUnknown {
+		return false
+	}
+	r.p.Wake(key)
+	return true
 }
 
 // wakeAll wakes every node of the partition.
