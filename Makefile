@@ -215,6 +215,24 @@ correct: build devcluster ## Slices tell the truth after 10 000 random changes a
 takeover: build devcluster ## ROUNDS times a holder is killed or frozen: how long until its keys move on.
 	@ROUNDS=$(ROUNDS) $(SUITE) ./deploy/e2e -run '^TestTakeover' $(SUITE_FLAGS)
 
+.PHONY: node-exact
+node-exact: build devcluster ## How long after its grace a silent node is tainted, beside upstream; 1 000 nodes too.
+	@ROUNDS=3 $(SUITE) ./deploy/e2e -run '^TestNodeExact' $(SUITE_FLAGS)
+
+# Five minutes a round.
+.PHONY: node-faults
+node-faults: SUITE_TIMEOUT = 180m
+node-faults: build devcluster ## No node that beats is touched while ROUNDS times knowledge of it is made old.
+	@ROUNDS=$(ROUNDS) $(SUITE) ./deploy/e2e -run '^TestNodeStaleKnowledge' $(SUITE_FLAGS)
+
+.PHONY: node-rates
+node-rates: build devcluster ## NoExecute taints at their rate at 1, 2, 4 and 8 replicas, whatever breaks.
+	@REPLICAS=1,2,4,8 $(SUITE) ./deploy/e2e -run '^TestNodeRates' $(SUITE_FLAGS)
+
+.PHONY: node-story
+node-story: build devcluster ## Pods after a crash, all zones down, flips, events of nodes.
+	@ROUNDS=10 SECONDS=120 $(SUITE) ./deploy/e2e -run '^TestNode(Pods|AllDown|Flips|Events)' $(SUITE_FLAGS)
+
 .PHONY: measure
 measure: build devcluster ## All of docs/benchmarks.md: the next ones, memory, idle cost, the bus, fail-over.
 	@LONG=1 $(SUITE) ./deploy/bench $(SUITE_FLAGS)
