@@ -220,17 +220,9 @@ func (r *rig) hear() {
 		r.mu.Lock()
 		r.boot += time.Second
 		r.counter++
-		d := beat.Digest{Epoch: 1, Counter: r.counter, At: r.boot}
-		for _, b := range r.beats {
-			d.Beats = append(d.Beats, b)
-		}
+		n := r.counter
 		r.mu.Unlock()
-		slices.SortFunc(d.Beats, func(a, b beat.Beat) int { return strings.Compare(a.Node, b.Node) })
-		body, err := (&beat.Encoder{}).Encode(d)
-		if err != nil {
-			r.Fatal(err)
-		}
-		r.digests.Digest(0, r.counter, body)
+		r.digests.Digest(0, n, digestOf(r, 1))
 	}
 }
 
@@ -537,4 +529,21 @@ func endless() rates.Token {
 	replace(&t, "b", rates.New(rates.Config{Role: role}, nil, nil, nil, nil).Bucket("zone", 1, 1))
 	replace(&t, "until", time.Duration(1<<62))
 	return t
+}
+
+// digestOf is a digest of an epoch, as hear sends them.
+func digestOf(r *rig, epoch uint64) []byte {
+	r.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d := beat.Digest{Epoch: epoch, Counter: r.counter, At: r.boot}
+	for _, b := range r.beats {
+		d.Beats = append(d.Beats, b)
+	}
+	slices.SortFunc(d.Beats, func(a, b beat.Beat) int { return strings.Compare(a.Node, b.Node) })
+	body, err := (&beat.Encoder{}).Encode(d)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return body
 }
