@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/millrace-io/millrace/shared/beat"
+	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
@@ -174,6 +175,7 @@ func (r *rig) start(p policy) {
 	r.world = newWorld(1)
 	r.p = r.partition(0)
 	r.p.now = r.clusterTime
+	r.p.onChange = func(c cache.Change) { s.keys(r.p, c) } // as the frame does; what it wakes is mapping_test's
 	r.rec = s.forPartition(r.p)
 	r.digests = <-r.sink
 	r.Cleanup(func() {
@@ -546,4 +548,22 @@ func digestOf(r *rig, epoch uint64) []byte {
 		r.Fatal(err)
 	}
 	return body
+}
+
+// counted returns a metric of a zone.
+func (r *rig) counted(name, zone string) float64 {
+	r.Helper()
+	families, err := r.reg.Gather()
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == zone {
+				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	r.Fatalf("there is no %s of zone %q", name, zone)
+	return 0
 }

@@ -124,19 +124,21 @@ func TestANodeThatHasNeverReported(t *testing.T) {
 }
 
 // ⚠ The heartbeat of a node that has never reported is ours: written with its
-// conditions, it must not pass for a beat. Upstream's clock goes on.
+// conditions, it must not pass for a beat, or NoExecute comes a grace too late.
 func TestOurOwnWriteIsNoBeat(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(p *policy) { p.NodeMonitorPeriod = time.Millisecond })
+	r := newRig(t)
 	r.make("other", healthy)
 	n := r.make("n")
 	r.silent(time.Minute, n.Name)
+	before := r.beatOf(n.Name, 0)
 	r.settle(r.key("n"))
-	// What a watcher makes of it: another heartbeat, so the age begins anew.
-	r.silent(0, n.Name)
-	result := r.run(r.key("n"))
-	if result.After > checkEvery {
-		t.Errorf("the node, silent for its startup grace, is looked at for NoExecute in %s", result.After)
+	if after := r.beatOf(n.Name, 0); !after.Same(before) {
+		t.Errorf("a watcher takes %v for a beat after %v", after, before)
+	}
+	r.role.checks = newChecks() // as after the 5 s that a look is not repeated in
+	if wait := r.run(r.key("n")).After; wait != 0 {
+		t.Errorf("the node is looked at again in %s, it should wait for a token", wait)
 	}
 }
 

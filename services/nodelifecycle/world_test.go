@@ -368,3 +368,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 		return false
 	}
 }
+
+// field returns an unexported field of another room, a pointer.
+func field(of any, name string) any {
+	v := reflect.ValueOf(of).Elem().FieldByName(name)
+	return reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem().Interface()
+}
