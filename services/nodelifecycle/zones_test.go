@@ -146,7 +146,7 @@ func TestRatesOfZones(t *testing.T) {
 			if tt.set != nil {
 				tt.set(&p)
 			}
-			if got := count(tt.nodes).rate(zoneA, &p); got != tt.want { //nolint:testifylint // exact
+			if got := count(tt.nodes).rate(zoneA, &p); got != tt.want {
 				t.Errorf("rate() = %g, want %g", got, tt.want)
 			}
 		})
