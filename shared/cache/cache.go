@@ -68,8 +68,9 @@ type Cache struct {
 	whole   bool          // everything is synced
 	synced  uint64        // how many times that has become so
 	seq     uint64
-	asked   bool // a new replay was asked for and has not begun
-	drifted bool // this replay was asked for because of drift
+	turned  time.Time // see Turned
+	asked   bool      // a new replay was asked for and has not begun
+	drifted bool      // this replay was asked for because of drift
 }
 
 // Hooks are told what the holder of a cache has to act upon. Each is called

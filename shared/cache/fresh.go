@@ -93,6 +93,23 @@ func (c *Cache) Marked(kind event.Kind) (epoch, counter uint64) {
 	return s.marks[0].epoch, s.marks[0].counter
 }
 
+// Turned returns when a complete kind was last heard of another watcher than
+// before; zero: never.
+func (c *Cache) Turned() time.Time {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.turned
+}
+
+// MarkedSince reports whether every slice of kind has agreed with a bookmark
+// that came at t or later.
+func (c *Cache) MarkedSince(kind event.Kind, t time.Time) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	s := c.stores[kind]
+	return s != nil && !s.oldest(func(m marks) time.Time { return m.last }).Before(t)
+}
+
 // Upto returns the version up to which kind is known.
 func (c *Cache) Upto(kind event.Kind) uint64 {
 	c.mu.RLock()

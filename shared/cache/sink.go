@@ -85,6 +85,7 @@ func (c *Cache) object(s *store, m event.Message) {
 
 	c.mu.Lock()
 	c.seq = max(c.seq, m.Seq)
+	c.hear(s, m, time.Now)
 	verdict := c.replay.Deliver(m)
 	_, was := s.opaque[m.Key]
 	changes := c.apply(s, m, verdict.Change, e)
@@ -104,6 +105,20 @@ func (c *Cache) object(s *store, m event.Message) {
 	for _, change := range changes {
 		c.onChange(change)
 	}
+}
+
+// hear notes when a complete kind is first heard of another watcher: it may be
+// further than what carries the other kinds now, or carried them until now. A
+// replay tells of watchers that have long been, so it does not count. c.mu is
+// held.
+func (c *Cache) hear(s *store, m event.Message, now func() time.Time) {
+	if m.Epoch <= s.epoch {
+		return
+	}
+	if s.epoch > 0 && c.replay.Synced(m.Kind) {
+		c.turned = now()
+	}
+	s.epoch = m.Epoch
 }
 
 // repeats reports whether m says what is cached already. Only the feed's
@@ -139,6 +154,7 @@ func (c *Cache) bookmark(s *store, m event.Message) {
 	c.mu.Lock()
 	c.seq = max(c.seq, m.Seq)
 	s.heard, s.projection = true, m.Projection
+	c.hear(s, m, func() time.Time { return now })
 	verdict := c.replay.Deliver(m)
 	if verdict.Matched {
 		s.mark(c.slice(s, m), m, now)

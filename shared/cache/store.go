@@ -36,6 +36,7 @@ type store struct {
 	ever       bool   // has been synced before
 	heard      bool   // a bookmark came, whatever it said
 	projection uint32 // of the last bookmark
+	epoch      uint64 // the highest heard
 	// contradicted is how many slices bookmarks have contradicted for too long.
 	contradicted int
 }

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/millrace-io/millrace/shared/cache"
@@ -25,7 +26,48 @@ func (p *Partition) gate(d Danger) error {
 	if err := p.c.fresh(p.cache, d); err != nil {
 		return err
 	}
-	return p.c.fresh(p.c.wide, d)
+	if err := p.c.fresh(p.c.wide, d); err != nil {
+		return err
+	}
+	return p.abreast()
+}
+
+// abreast says no while the inputs may show different moments ⚠: since one was
+// heard of a new watcher, every other must have agreed with a bookmark. The old
+// watcher may have carried them all, and the new one begins with one kind after
+// the other: a service's new selector would meet the pods of before, which it
+// selects no longer, and not those that it was changed for.
+func (p *Partition) abreast() error {
+	turned := p.turned()
+	if turned.IsZero() {
+		return nil
+	}
+	for _, from := range [...]*cache.Cache{p.cache, p.c.wide} {
+		for _, kind := range from.Kinds() {
+			if !from.MarkedSince(kind, turned) {
+				return fmt.Errorf("%w: nothing of %s since an input has another watcher", ErrNotSynced, kind)
+			}
+		}
+	}
+	return nil
+}
+
+// turned returns when an input was last heard of a new watcher.
+func (p *Partition) turned() time.Time {
+	own, wide := p.cache.Turned(), p.c.wide.Turned()
+	if own.Before(wide) {
+		return wide
+	}
+	return own
+}
+
+// before says no to a key that was taken in hand before an input was heard of a
+// new watcher: what it has looked at may be half of before and half of after.
+func (p *Partition) before(key event.Key) error {
+	if taken := p.ledger.since(key); !taken.IsZero() && taken.Before(p.turned()) {
+		return fmt.Errorf("%w: an input has another watcher since the key was taken in hand", ErrNotSynced)
+	}
+	return nil
 }
 
 // fresh compares the ages of what c holds with what a write may rest on.

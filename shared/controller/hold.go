@@ -114,7 +114,8 @@ func (p *Partition) open(soon time.Duration) time.Duration {
 		p.close()
 		return soon
 	}
-	if p.isOpen(at) && !p.anew.Load() {
+	opened := p.isOpen(at)
+	if opened && !p.anew.Load() {
 		if !p.mend.Load() {
 			return never
 		}
@@ -133,7 +134,10 @@ func (p *Partition) open(soon time.Duration) time.Duration {
 	}
 	first := p.surveyed.IsZero()
 	p.surveyed = time.Now()
-	p.ledger.wakeAll(keys, first || anew)
+	// After a replay the next write of each key is decided on a live read ⚠: what
+	// the others wrote may be on its way, and the bookmark that proved an input
+	// complete may be of any age, before what another input shows already.
+	p.ledger.wakeAll(keys, anew || !opened)
 	for key := range p.openAt(at) {
 		p.c.work.add(p.item(key), live)
 	}

@@ -138,6 +138,9 @@ func (p *Partition) guard(ctx context.Context, key event.Key, d Danger) error {
 	p.mu.Lock()
 	err := p.gate(d)
 	p.mu.Unlock()
+	if err == nil {
+		err = p.before(key)
+	}
 	mode := p.c.modes.mode()
 	switch {
 	case err != nil:

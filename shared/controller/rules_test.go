@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -297,6 +298,114 @@ func TestRule6TheFirstBookmarkDoesNotCountForWhatIsDestructive(t *testing.T) {
 		settle(2 * time.Second)
 		if err := p.Guard(ctx, key("a"), Destructive); err != nil {
 			r.Errorf("destructive after two bookmarks: %v", err)
+		}
+	})
+}
+
+// 6.6 ⚠. A watcher that carried two kinds dies, a node is added, a thing changes
+// because of it. The next watcher takes the things first: nobody may decide on
+// the thing of now and the nodes of before, which never stood together.
+func TestRule6NoDecisionBetweenTwoWatchers(t *testing.T) {
+	play(t, 1, func(r *rig) { r.Put(things, key("a"), "one") }, func(r *rig) {
+		r.lease.Claim(0)
+		settle(3300 * time.Millisecond) // no bookmark comes at the same moment
+		r.things.Pause()
+		r.nodes.Pause()
+		r.Put(nodes, event.Key{Name: "n"}, "")
+		r.Put(things, key("a"), "two")
+		r.things = r.Watch(things, 1)
+		settle(1500 * time.Millisecond)
+		p := r.c.partitions()[0]
+		if s := r.cached(p, key("a")); s.thing.Body != "two" || s.nodes != 0 {
+			r.Fatalf("the cache shows %q and %d nodes, want two and none", s.thing.Body, s.nodes)
+		}
+		if o, _ := r.Get(outs, key("a")); o.Body != "one/0" {
+			r.Errorf("out is %q while the nodes have no watcher", o.Body)
+		}
+		if err := p.Guard(context.Background(), key("a"), Harmless); !errors.Is(err, ErrNotSynced) {
+			r.Errorf("Guard() = %v, want ErrNotSynced", err)
+		}
+		r.nodes = r.Watch(nodes, 1)
+		settle(2 * time.Second)
+		if o, _ := r.Get(outs, key("a")); o.Body != "two/1" {
+			r.Errorf("out is %q once the nodes have one too", o.Body)
+		}
+		if n := r.value("millrace_controller_reconciles_total", "result=error"); n != 0 {
+			r.Errorf("%v errors; waiting is none", n)
+		}
+	})
+}
+
+// 6.6 ⚠. The same for a key in hand: it looked before the new watcher had told
+// everything, and asks when it has.
+func TestRule6AKeyInHandBetweenTwoWatchers(t *testing.T) {
+	var said []error
+	play(t, 1, func(r *rig) {
+		r.Put(things, key("a"), "one")
+		r.reconcile = func(ctx context.Context, p *Partition, k event.Key) (Result, error) {
+			if r.cached(p, k).thing.Body == "two" {
+				time.Sleep(5 * time.Second)
+				err := p.Guard(ctx, k, Harmless)
+				said = append(said, err)
+				return Result{}, err
+			}
+			p.ReadLive(k)
+			return Result{}, nil
+		}
+	}, func(r *rig) {
+		r.lease.Claim(0)
+		settle(3 * time.Second)
+		r.Put(things, key("a"), "two")
+		settle(time.Second)
+		r.nodes = r.Watch(nodes, 1)
+		settle(20 * time.Second)
+		if len(said) != 2 || !errors.Is(said[0], ErrNotSynced) || said[1] != nil {
+			r.Errorf("Guard() said %v, want ErrNotSynced and then nothing", said)
+		}
+	})
+}
+
+// 6.6. What a replay tells of watchers that were is no reason to wait: a claim
+// would last until the next bookmarks.
+func TestRule6AReplayTellsOfNoNewWatcher(t *testing.T) {
+	play(t, 1, func(r *rig) {
+		r.Put(things, key("a"), "x")
+		r.things = r.Watch(things, 1)
+		r.Put(things, key("b"), "x") // the first is of the first watcher, this of the second
+	}, func(r *rig) {
+		settle(3 * time.Second)
+		r.nodes.SetMute(true)
+		settle(100 * time.Millisecond)
+		r.lease.Claim(0)
+		settle(500 * time.Millisecond)
+		r.wantMirrored()
+	})
+}
+
+// 6.1, 6.7 ⚠. After a replay the first write of a key is decided on a live read,
+// as after a claim: what proved the inputs complete may be of any age.
+func TestRule7TheFirstWriteAfterAReplayIsDecidedOnALiveRead(t *testing.T) {
+	var live []bool
+	play(t, 1, func(r *rig) {
+		r.Put(things, key("a"), "x")
+		r.reconcile = func(ctx context.Context, p *Partition, k event.Key) (Result, error) {
+			live = append(live, p.LiveFirst(k))
+			return r.mirror(ctx, p, k)
+		}
+	}, func(r *rig) {
+		r.lease.Claim(0)
+		settle(3 * time.Second)
+		live = nil
+		r.Put(things, key("a"), "y")
+		settle(3 * time.Second)
+		if slices.Contains(live, true) {
+			r.Errorf("LiveFirst was %v before there was a replay", live)
+		}
+		live = nil
+		r.Break()
+		settle(3 * time.Second)
+		if len(live) == 0 || !live[0] {
+			r.Errorf("LiveFirst was %v after a replay, want true", live)
 		}
 	})
 }
