@@ -2,13 +2,16 @@ package endpoints
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-io/millrace/shared/cache"
+	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
 )
@@ -49,6 +52,23 @@ func partitionInputs() []cache.Input {
 // wideInputs are the kinds that every member reads whole.
 func wideInputs() []cache.Input {
 	return []cache.Input{{Kind: nodes, Projection: projection, Decode: decode[corev1.Node]}}
+}
+
+// inputAge is how old an input may be. Unit: time. Source: ours; bookmarks come
+// once a second, so two are missing.
+//
+// A slice joins a service with its pods, and each kind comes by a watch that
+// breaks and comes back by itself ⚠. A service's new selector beside the pods of
+// before, which did not match it yet, would take out those it was changed for.
+const inputAge = 3 * time.Second
+
+// ages says so of every input.
+func ages() map[event.Kind]controller.Ages {
+	out := make(map[event.Kind]controller.Ages)
+	for _, in := range slices.Concat(partitionInputs(), wideInputs()) {
+		out[in.Kind] = controller.Ages{Harmless: inputAge}
+	}
+	return out
 }
 
 // decode reads a message's body. The resourceVersion travels in the envelope

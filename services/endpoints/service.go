@@ -52,6 +52,7 @@ func (s *endpointSlices) definition() controller.Definition {
 		Kind:   services,
 		Inputs: partitionInputs(),
 		Wide:   wideInputs(),
+		Ages:   ages(),
 		Keys: func(p *controller.Partition, c cache.Change) []event.Key {
 			return keys(p, c, s.ownOf(p))
 		},

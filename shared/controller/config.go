@@ -16,7 +16,8 @@ type Config struct {
 	// partition is held. It holds while `millrace mode` has set none.
 	Mode string `default:"active"`
 
-	// HarmlessAge is how old an input may be for a write that harms nobody.
+	// HarmlessAge is how old an input may be for a write that harms nobody. A
+	// role may allow less: endpoints 3 s.
 	// Unit: Go duration. Default: architecture section 6.6.
 	HarmlessAge time.Duration `split_words:"true" default:"30s"`
 

@@ -61,7 +61,7 @@ type Definition struct {
 	Inputs []cache.Input
 	// Wide are small kinds that every member reads whole.
 	Wide []cache.Input
-	// Ages overrides how old an input may be; a kind not named has Config's.
+	// Ages is how old an input may be where Config allows more.
 	Ages map[event.Kind]Ages
 	// Keys returns the keys that a change of an input or a wide kind concerns:
 	// from current inputs and current outputs ⚠, which p.View shows, never from
@@ -87,7 +87,7 @@ type Definition struct {
 	Classify func(err error) Class
 }
 
-// Ages is how old an input may be. Zero: Config's.
+// Ages is how old an input may be at most. Zero: as Config says.
 type Ages struct {
 	Harmless, Destructive time.Duration
 }

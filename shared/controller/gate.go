@@ -84,19 +84,17 @@ func (c *Controller) fresh(from *cache.Cache, d Danger) error {
 	return nil
 }
 
-// limit returns how old kind may be for a write.
+// limit returns how old kind may be for a write: as configured, or less where
+// the role says so.
 func (c *Controller) limit(kind event.Kind, d Danger) time.Duration {
-	own := c.def.Ages[kind]
-	switch {
-	case d >= Destructive && own.Destructive > 0:
-		return own.Destructive
-	case d >= Destructive:
-		return c.cfg.DestructiveAge
-	case own.Harmless > 0:
-		return own.Harmless
-	default:
-		return c.cfg.HarmlessAge
+	limit, own := c.cfg.HarmlessAge, c.def.Ages[kind].Harmless
+	if d >= Destructive {
+		limit, own = c.cfg.DestructiveAge, c.def.Ages[kind].Destructive
 	}
+	if own > 0 {
+		return min(limit, own)
+	}
+	return limit
 }
 
 // admit decides whether key, popped from the queue, runs now. If not it is

@@ -129,7 +129,7 @@ func (c *Controller) missing() (out []string) {
 	}
 	out = slices.Sorted(maps.Keys(problems))
 	for kind, st := range c.kinds() {
-		if limit := c.limit(kind, Harmless); st.Synced && st.Known && st.Age > limit {
+		if limit := max(c.limit(kind, Harmless), grace); st.Synced && st.Known && st.Age > limit {
 			out = append(out, fmt.Sprintf("%s: no bookmark for %s", kind, st.Age.Round(time.Second)))
 		}
 	}
