@@ -223,7 +223,7 @@ func TestPoisonStopsNothingElse(t *testing.T) {
 		return len(l) == 0, fmt.Sprint(l)
 	})
 	t.Logf("right %s after the object was light again", rest.Round(time.Millisecond))
-	o.noHoles(t, 5*time.Second)
+	o.noHoles(t, inputsMayBe)
 }
 
 // smaller restarts NATS with another limit on messages.

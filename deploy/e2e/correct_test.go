@@ -36,7 +36,7 @@ func TestCorrect(t *testing.T) {
 			rest := o.awaitRest(ctx, t, f, 60*time.Second)
 			t.Logf("%d changes in %s, %d joined, %d left, %d killed; at rest after %s; %d revisions of slices",
 				w.changes.Load(), took.Round(time.Millisecond), c.joined, c.left, c.killed, rest.Round(time.Millisecond), o.written())
-			o.noHoles(t, 5*time.Second)
+			o.noHoles(t, inputsMayBe)
 		})
 	}
 }

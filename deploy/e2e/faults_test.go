@@ -152,7 +152,7 @@ func TestFaults(t *testing.T) {
 		now, schedule = schedule[:perRound], schedule[perRound:]
 		b.round(ctx, w, o, round, now)
 	}
-	o.noHoles(t, 15*time.Second)
+	o.noHoles(t, inputsMayBe)
 }
 
 // round breaks things while the workload runs, heals them, and looks.

@@ -45,7 +45,7 @@ func TestTwoHolders(t *testing.T) {
 	}
 	o.awaitRest(ctx, t, f, time.Second)
 
-	holes, late := o.holes(5 * time.Second)
+	holes, late := o.holes(inputsMayBe)
 	for _, h := range holes {
 		t.Log(h)
 		if h.to.IsZero() || h.to.Sub(h.from) > time.Second {

@@ -25,15 +25,23 @@ func (s *story) add(object metav1.Object) {
 	s.o.log = append(s.o.log, record{revision: revisionOf(object), at: s.at, object: object})
 }
 
-func (s *story) service(target int32) {
-	s.add(&corev1.Service{
+func (s *story) service(target int32, change ...func(*corev1.ServiceSpec)) {
+	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "ns", UID: "service"},
 		Spec: corev1.ServiceSpec{
 			Selector: map[string]string{"app": "a"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 			Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(target)}},
 		},
-	})
+	}
+	for _, c := range change {
+		c(&svc.Spec)
+	}
+	s.add(svc)
 }
+
+func publishAll(s *corev1.ServiceSpec) { s.PublishNotReadyAddresses = true }
+
+func selectB(s *corev1.ServiceSpec) { s.Selector["app"] = "b" }
 
 func (s *story) pod(ready bool, label string) {
 	status := corev1.ConditionFalse
@@ -104,6 +112,60 @@ func TestHolesAreFound(t *testing.T) {
 			s.pod(true, "a")
 			s.slice(true, false, 80) // to the first
 			s.slice(true, true, 80)
+		}},
+		"what a slice has shown it unlearns": {late: 1, holes: 1, tell: func(s *story) {
+			s.pod(false, "a")
+			s.pod(true, "a")
+			s.slice(true, false, 80)
+			s.slice(true, true, 80)
+			s.slice(true, false, 80) // nobody may know the first any more
+		}},
+		"a new pod is shown and unlearnt": {holes: 1, tell: func(s *story) {
+			s.pod(false, "a")
+			s.slice(true, false, 80)
+			s.pod(true, "a")
+			s.slice(true, true, 80)
+			s.slice(true, false, 80)
+		}},
+		"a service of now beside a pod of before": {late: 1, tell: func(s *story) {
+			s.service(80, publishAll)
+			s.pod(false, "a")
+			s.pod(true, "a")
+			s.service(80)
+			s.slice(true, false, 80) // to the pod that was not ready and this service
+			s.slice(true, true, 80)
+		}},
+		"a service of now beside a pod of long ago": {holes: 1, tell: func(s *story) {
+			s.service(80, publishAll)
+			s.pod(false, "a")
+			s.pod(true, "a")
+			s.at = s.at.Add(time.Minute)
+			s.service(80)
+			s.slice(true, false, 80)
+		}},
+		"a pod of now beside a service of before": {late: 1, tell: func(s *story) {
+			s.pod(true, "b")
+			s.service(80, selectB)
+			s.slice(false, false, 80)
+		}},
+		"a pod of now beside a service of long ago": {holes: 1, tell: func(s *story) {
+			s.pod(true, "b")
+			s.service(80, selectB)
+			s.at = s.at.Add(time.Minute)
+			s.slice(false, false, 80)
+		}},
+		"neither is so as to explain it": {holes: 1, tell: func(s *story) {
+			s.service(80, publishAll)
+			s.pod(true, "a")
+			s.slice(true, false, 80)
+		}},
+		"listed again long after": {holes: 1, tell: func(s *story) {
+			s.pod(false, "a")
+			s.pod(true, "a")
+			again := s.o.log[3]
+			s.at = s.at.Add(time.Minute)
+			again.at = s.at
+			s.o.log = append(s.o.log, again) // it was so until a minute ago, not until now
 			s.slice(true, false, 80)
 		}},
 		"a slice unlearns what it had long known": {holes: 1, tell: func(s *story) {
