@@ -50,7 +50,6 @@ type fleet struct {
 	nodes map[string]*corev1.Node
 	beats map[string]time.Time // the last
 	mute  map[string]bool
-	epoch uint64
 	taken []string // NoExecute taints: when, and of whom
 	asked int      // for tokens
 }
