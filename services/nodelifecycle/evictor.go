@@ -63,6 +63,7 @@ type line struct {
 }
 
 func newEvictor(ctx context.Context, p *policy, buckets func(zone string, rate float64) bucket, c *registrar) *evictor {
+	c.period = p.NodeMonitorPeriod
 	return &evictor{
 		ctx: ctx, policy: p, buckets: buckets, census: c,
 		lines: make(map[string]*line), in: make(map[candidate]string), granted: make(map[candidate]rates.Token),
@@ -194,10 +195,7 @@ func (e *evictor) first(l *line, now time.Time) (first candidate, rate float64, 
 	}
 	c := e.census.take(first.p)
 	period := e.policy.NodeMonitorPeriod
-	quiet := e.census.quietSince().Add(period)
-	if last := since.Add(e.policy.NodeMonitorGracePeriod); quiet.After(last) {
-		quiet = last
-	}
+	quiet := e.census.quiet(e.policy.NodeMonitorGracePeriod)
 	if wait = max(0, since.Add(period).Sub(now), quiet.Sub(now)); wait > 0 {
 		return first, 0, min(wait, soon)
 	}

@@ -211,6 +211,13 @@ func TestWhenTheFirstTokenIsAskedFor(t *testing.T) {
 			time.Sleep(time.Minute) // 3 of 4 are sick
 			q.put(t, node("m", ready))
 		}, time.Minute},
+		"⚠ it has waited for an hour when more fall sick: a period from then": {func(t *testing.T, q *queue) {
+			t.Helper()
+			q.put(t, node("n", unheard), node("m", unheard), node("o", unheard))
+			q.want(q.p, key("n"), "", time.Now())
+			time.Sleep(time.Hour) // 3 of 4 are sick: rate 0
+			q.put(t, node("m", ready), node("b1", unheard, in("b")), node("b2", unheard, in("b")))
+		}, time.Hour + 5*time.Second},
 		"all zones down: when one is back": {func(t *testing.T, q *queue) {
 			t.Helper()
 			q.put(t, node("well", unheard), node("n", unheard))
