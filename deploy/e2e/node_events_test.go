@@ -32,9 +32,6 @@ func TestNodeEvents(t *testing.T) {
 	}
 	registered("at first")
 
-	w.kill(w.members[0])
-	w.addMember(ctx)
-	w.settled(ctx)
 	w.kill(append(slices.Clone(w.members), w.watchers...)...)
 	w.addWatcher(ctx)
 	for range 3 {

@@ -83,7 +83,8 @@ func (e *exact) measure(ctx context.Context, t *testing.T, w *nodeWorld, round i
 	began := time.Now()
 	var stopped []string
 	for i := range e.stopped {
-		stopped = append(stopped, w.names[(round*e.stopped+i)%e.nodes])
+		// All over the beat, in which nodes take turns by their number.
+		stopped = append(stopped, w.names[(i*e.nodes/e.stopped+round)%e.nodes])
 	}
 	w.silence(stopped...)
 	w.await(ctx, t, 3*exactGrace, "all that are silent are tainted", stopped, unreachableNoSchedule)

@@ -42,9 +42,9 @@ func foreignOf(t *testing.T, n *corev1.Node) string {
 // others survive everything. Long form: ROUNDS=10.
 func TestNodeFlips(t *testing.T) {
 	const rate = 0.5 // NoExecute taints per second
-	rounds, flips := number(t, "ROUNDS", 1), 1
+	rounds, times := number(t, "ROUNDS", 1), 1
 	if long("ROUNDS") {
-		flips = 3
+		times = 3
 	}
 	ctx, f := begin(t, 2*time.Minute+time.Duration(rounds)*time.Minute)
 	w := nodesIn(ctx, t, f, nodeSetup{
@@ -57,7 +57,7 @@ func TestNodeFlips(t *testing.T) {
 		w.silence(name)
 		w.await(ctx, t, 30*time.Second, "it is tainted", w.names[:1], unreachableNoExecute)
 		tainted := time.Now()
-		for range flips {
+		for range times {
 			w.report(ctx, t, name, false)
 			w.await(ctx, t, 15*time.Second, "unreachable is swapped for not-ready", w.names[:1], both(notReadyNoExecute, notReadyNoSchedule))
 			w.silence(name)
@@ -68,7 +68,7 @@ func TestNodeFlips(t *testing.T) {
 				t.Errorf("round %d: no NoExecute taint at revision %d: %s", round, r.revision, describe(r.node))
 			}
 		}
-		w.byHand(ctx, t, name, rate)
+		w.byHand(ctx, t, name, rate, times)
 		w.report(ctx, t, name, true)
 		w.await(ctx, t, 30*time.Second, "it is healthy", w.names[:1], healthyNow)
 	}
@@ -84,10 +84,10 @@ func TestNodeFlips(t *testing.T) {
 }
 
 // byHand removes our taints from a dead node, again as soon as they are back.
-func (w *nodeWorld) byHand(ctx context.Context, t *testing.T, name string, rate float64) {
+func (w *nodeWorld) byHand(ctx context.Context, t *testing.T, name string, rate float64, times int) {
 	t.Helper()
 	began := time.Now()
-	for range 2 {
+	for range times {
 		removed := time.Now()
 		w.setTaints(ctx, name, foreign())
 		eventually(ctx, t, 20*time.Second, "both are back", func() (bool, string) {
