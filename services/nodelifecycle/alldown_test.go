@@ -106,16 +106,16 @@ func TestMembersChangeWhileAllAreDown(t *testing.T) {
 	})
 }
 
-// All silent but one after the other, one every 2 s: as long as it grows nobody is
-// tainted, and then all are down. News take less than a second here, and a digest as
-// long again, so that no member goes a period without any.
+// All silent but one after the other, one every 3 s: as long as it grows nobody is
+// tainted, and then all are down. News take half a second here, so that no member
+// goes a period without any.
 func TestSilentOneAfterTheOtherUntilAllAre(t *testing.T) {
 	t.Parallel()
 	forSeeds(t, func(t *testing.T, seed uint64) {
-		inFleet(t, seed, 4, 12, 900*time.Millisecond, func(t *testing.T, f *fleet) {
-			for _, name := range f.names() { // 24 s: less than a grace period
+		inFleet(t, seed, 4, 12, 500*time.Millisecond, func(t *testing.T, f *fleet) {
+			for _, name := range f.names() { // 36 s: less than a grace period
 				f.silence(name)
-				time.Sleep(2 * time.Second)
+				time.Sleep(3 * time.Second)
 			}
 			time.Sleep(outage)
 			if taken, asked := f.evicted(); len(taken) > 0 || asked > 0 {

@@ -200,6 +200,14 @@ func (f *fleet) start(partitions int, held ...int) *member {
 	m.s = s
 	m.tasks.Go(func() { s.zones.view.Run(ctx) })
 
+	var recs []*reconciler
+	for _, i := range held {
+		p := m.w.partition(i)
+		p.onChange = func(c cache.Change) { m.wake(s.keys(p, c)...) }
+		p.onWake = func(key event.Key) { m.wake(key) }
+		recs = append(recs, s.forPartition(p))
+		m.sinks[i] = <-sinks.sink
+	}
 	// All nodes have come before anything is decided: the frame sees to that.
 	f.mu.Lock()
 	for _, n := range f.nodes {
@@ -207,13 +215,8 @@ func (f *fleet) start(partitions int, held ...int) *member {
 	}
 	f.members = append(f.members, m)
 	f.mu.Unlock()
-	for _, i := range held {
-		p := m.w.partition(i)
-		r := s.forPartition(p)
-		m.sinks[i] = <-sinks.sink
-		p.onChange = func(c cache.Change) { m.wake(s.keys(p, c)...) }
-		p.onWake = func(key event.Key) { m.wake(key) }
-		m.wake(s.all(p)...)
+	for _, r := range recs {
+		m.wake(s.all(r.p)...)
 		m.tasks.Go(func() {
 			<-ctx.Done()
 			_ = r.Close()
@@ -283,9 +286,6 @@ func (m *member) work(ctx context.Context, r *reconciler) {
 		if !found {
 			select {
 			case <-m.kick:
-				if len(m.sinks) > 1 {
-					sleep(ctx, 10*time.Millisecond) // another may have taken its kick
-				}
 				continue
 			case <-time.After(100 * time.Millisecond):
 				continue
