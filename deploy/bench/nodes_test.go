@@ -25,11 +25,12 @@ const evictRate = 10
 func TestNodes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), pick(8*time.Minute, 25*time.Minute))
 	defer cancel()
-	healthy, dying := pick(150, 4000), pick(60, 1000)
-	span := pick(10*time.Second, 30*time.Second)
+	healthy, dying := pick(100, 4000), pick(50, 1000)
+	span := pick(2*time.Second, 30*time.Second)
+	grace := pick(8*time.Second, 25*time.Second)
 
 	f := launch(ctx, t, fleet.Options{})
-	beat := 10 * time.Second
+	beat := pick(2*time.Second, 10*time.Second)
 	kubelet := func(prefix, zone string, n int) *kubetest.Kubelet {
 		return kubetest.StartKubelet(t, f.Cluster, kubetest.KubeletConfig{Nodes: kubetest.NodeNames(prefix, n), Zones: []string{zone}, Beat: beat})
 	}
@@ -40,7 +41,8 @@ func TestNodes(t *testing.T) {
 	for i := range 4 {
 		members = append(members, join(ctx, t, f, "nodelifecycle", fmt.Sprintf("nodelifecycle-%d", i+1),
 			"MILLRACE_KUBE_QPS=-1",
-			"MILLRACE_NODELIFECYCLE_NODE_MONITOR_GRACE_PERIOD=25s",
+			"MILLRACE_NODELIFECYCLE_NODE_MONITOR_GRACE_PERIOD="+grace.String(),
+			"MILLRACE_NODELIFECYCLE_NODE_MONITOR_PERIOD=2s",
 			fmt.Sprintf("MILLRACE_NODELIFECYCLE_NODE_EVICTION_RATE=%d", evictRate),
 			fmt.Sprintf("MILLRACE_NODELIFECYCLE_SECONDARY_NODE_EVICTION_RATE=%d", evictRate),
 		))
