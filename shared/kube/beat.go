@@ -51,23 +51,40 @@ func (a *API) LiveBeat(ctx context.Context, name string) (b beat.Beat, node Obje
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.RequestTimeout)
 	defer cancel()
 	b.Node = name
-	lease, err := a.checks.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, name, metav1.GetOptions{})
-	switch err = Sort(err); {
-	case err == nil:
-		b.Renewed = Renewed(lease)
-	case !errors.Is(err, ErrNotFound):
-		return b, node, fmt.Errorf("reading the beat of node %s: %w", name, err)
-	}
+	renewed := make(chan renewal, 1)
+	go func() { renewed <- a.renewal(ctx, name) }() // both at once: a silence is told when it is due
 	n, err := a.checks.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-	switch err = Sort(err); {
-	case errors.Is(err, ErrNotFound):
-		return b, node, nil
-	case err != nil:
-		return b, node, fmt.Errorf("reading the beat of node %s: %w", name, err)
+	if err = Sort(err); err == nil {
+		node, err = toObject(n, time.Now())
 	}
-	if node, err = toObject(n, time.Now()); err != nil {
-		return b, node, err
+	lease := <-renewed
+	b.Renewed = lease.at
+	switch {
+	case lease.err != nil:
+		return b, Object{}, fmt.Errorf("reading the beat of node %s: %w", name, lease.err)
+	case errors.Is(err, ErrNotFound):
+		return b, Object{}, nil
+	case err != nil:
+		return b, Object{}, fmt.Errorf("reading the beat of node %s: %w", name, err)
 	}
 	b.UID, b.Heartbeat = node.UID, Heartbeat(n)
 	return b, node, nil
+}
+
+// renewal is when a Lease says that it was renewed; 0 if there is none.
+type renewal struct {
+	at  int64
+	err error
+}
+
+func (a *API) renewal(ctx context.Context, name string) renewal {
+	lease, err := a.checks.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(ctx, name, metav1.GetOptions{})
+	switch err = Sort(err); {
+	case err == nil:
+		return renewal{at: Renewed(lease)}
+	case errors.Is(err, ErrNotFound):
+		return renewal{}
+	default:
+		return renewal{err: err}
+	}
 }
