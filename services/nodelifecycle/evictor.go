@@ -122,8 +122,8 @@ func (e *evictor) remove(c candidate) {
 	}
 }
 
-// claim returns the token with which a node was woken, if that can still be used
-// and its zone has a rate; it is the caller's then.
+// claim returns the token with which a node was woken, if that can still be used; it
+// is the caller's then.
 func (e *evictor) claim(p held, key event.Key) (rates.Token, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
