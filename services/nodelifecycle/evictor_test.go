@@ -295,3 +295,35 @@ func TestZonesDoNotWaitForEachOther(t *testing.T) {
 		}
 	})
 }
+
+// ⚠ A node that has waited for an hour, because its zone had no rate, waits on while
+// more fall silent: they may be all.
+func TestWhoHasWaitedForLongWaitsWhileMoreFallSilent(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, q *queue) {
+		for i := range 5 {
+			q.put(t, node("a"+string(rune('0'+i)), ready, in("a")))
+		}
+		q.put(t, node("b0", ready, in("b")))
+		q.census.take(q.p)
+		for i := range 3 { // partial: the rate is 0
+			name := "a" + string(rune('0'+i))
+			q.put(t, node(name, unheard, in("a")))
+			q.want(q.p, key(name), zoneA, time.Now())
+		}
+		time.Sleep(time.Hour)
+		if q.asks() > 0 {
+			t.Fatal("a token was asked for of a zone that has no rate")
+		}
+		// All the others go silent together, and are seen one after the other.
+		for _, name := range []string{"a3", "a4"} {
+			q.put(t, node(name, unheard, in("a")))
+		}
+		time.Sleep(4 * time.Second)
+		q.put(t, node("b0", unheard, in("b")))
+		time.Sleep(10 * time.Minute)
+		if n := q.asks(); n > 0 {
+			t.Errorf("%d tokens were asked for before all were seen to be down", n)
+		}
+	})
+}
