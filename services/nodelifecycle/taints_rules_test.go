@@ -167,7 +167,7 @@ func TestTaintsOfAnyNode(t *testing.T) {
 
 // The same from bytes.
 func FuzzTaints(f *testing.F) {
-	seed := make([]byte, 4096) // a node takes some hundreds
+	seed := make([]byte, 1024) // a node takes some hundreds
 	for i := range seed {
 		seed[i] = byte(i * 31)
 	}
