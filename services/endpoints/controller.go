@@ -21,10 +21,6 @@ import (
 	sharedrole "github.com/millrace-io/millrace/shared/role"
 )
 
-// errOpaque: an object that this decision reads could not be carried. The key
-// waits: half an input must not shrink a slice.
-var errOpaque = errors.New("an input cannot be read")
-
 // endpointSlices is what all partitions of this process share. The library keeps gauges
 // over all services, so there is one of it per process.
 type endpointSlices struct {
@@ -108,7 +104,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (_ controller
 	snap := gather(r.p, key)
 	switch {
 	case snap.Opaque:
-		return controller.Result{}, fmt.Errorf("reading inputs of service %s: %w", key, errOpaque)
+		return controller.Result{}, fmt.Errorf("reading inputs of service %s: %w", key, controller.ErrOpaque)
 	case snap.Service == nil:
 		r.forget(key) // its slices go with it, by their owner reference
 		return controller.Result{}, nil
@@ -149,7 +145,7 @@ func (r *reconciler) syncLive(ctx context.Context, key event.Key, snap snapshot)
 	now := gather(r.p, key)
 	switch {
 	case now.Opaque:
-		return fmt.Errorf("reading inputs of service %s: %w", key, errOpaque)
+		return fmt.Errorf("reading inputs of service %s: %w", key, controller.ErrOpaque)
 	case now.Service == nil || !wanted(now.Service) || now.Service.UID != snap.Service.UID:
 		return nil // its own change has woken it again
 	}
@@ -255,25 +251,13 @@ func (r *reconciler) complain(ctx context.Context, s *corev1.Service, err error)
 		"Error updating Endpoint Slices for Service %s/%s: %v", s.Namespace, s.Name, err)
 }
 
-// classify sorts what a write failed with.
-func classify(err error) controller.Class {
-	switch {
-	case errors.Is(err, controller.ErrNotHolder):
-		return controller.NotHolder
-	case errors.Is(err, controller.ErrNotSynced), errors.Is(err, controller.ErrStale),
-		errors.Is(err, controller.ErrPaused), errors.Is(err, errOpaque):
-		return controller.Waiting
-	case errors.Is(err, controller.ErrShadow):
-		return controller.Shadow
-	case errors.Is(err, kube.ErrNamespaceTerminating):
+// classify sorts what a reconcile failed with.
+func classify(err error) controller.Class { return controller.Classify(err, classifyWrite) }
+
+// classifyWrite sorts what a write failed with.
+func classifyWrite(err error) controller.Class {
+	if errors.Is(err, kube.ErrNamespaceTerminating) {
 		return controller.Shadow // nothing can be created there again: the key is done
-	case errors.Is(err, kube.ErrMalformed):
-		return controller.Final
-	case errors.Is(err, kube.ErrConflict), errors.Is(err, controller.ErrLiveFirst):
-		return controller.Conflict
-	case errors.Is(err, kube.ErrGone):
-		return controller.Gone
-	default:
-		return controller.Retry
 	}
+	return sharedrole.Classify(err)
 }

@@ -2,7 +2,6 @@ package endpoints
 
 import (
 	"slices"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -11,6 +10,7 @@ import (
 	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/kube"
 )
 
 // ruleSlices is the one rule there is, as records name it: the slices of a
@@ -39,10 +39,7 @@ func (r *reconciler) inputs(key event.Key, s snapshot) []controller.Ref {
 }
 
 func refTo(kind event.Kind, o metav1.Object) controller.Ref {
-	version, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64) // put there by decode
-	return controller.Ref{
-		Kind: kind, Key: event.Key{Namespace: o.GetNamespace(), Name: o.GetName()}, UID: string(o.GetUID()), Version: version,
-	}
+	return controller.Ref(kube.RefTo(kind, o))
 }
 
 // concerned returns the services that an object concerns as things stand.

@@ -1,9 +1,7 @@
 package endpoints
 
 import (
-	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,18 +69,16 @@ func ages() map[event.Kind]controller.Ages {
 	return out
 }
 
-// decode reads a message's body. The resourceVersion travels in the envelope
-// alone, so that a change of nothing else is not published.
+// decode is kube.FromMessage, for a cache.
 func decode[T any, P interface {
 	*T
 	metav1.Object
 }](m event.Message) (any, error) {
-	obj := new(T)
-	if err := kube.Decode(m.Body, obj); err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", m.Kind, m.Key, err)
+	o, err := kube.FromMessage[T, P](m)
+	if err != nil {
+		return nil, err
 	}
-	P(obj).SetResourceVersion(strconv.FormatUint(m.Version, 10))
-	return P(obj), nil
+	return o, nil
 }
 
 func nodeOfPod(obj any) []string {

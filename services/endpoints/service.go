@@ -9,17 +9,12 @@ package endpoints
 import (
 	"context"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/component-base/metrics/legacyregistry"
 	librarymetrics "k8s.io/endpointslice/metrics"
 
 	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
-	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/process"
 	"github.com/millrace-io/millrace/shared/protocol"
 	sharedrole "github.com/millrace-io/millrace/shared/role"
@@ -36,7 +31,7 @@ func Run(ctx context.Context, env *process.Env) error {
 		return err
 	}
 	defer edges.Close()
-	events, stop := recorder(edges.API)
+	events, stop := edges.API.Recorder(component)
 	defer stop()
 	librarymetrics.RegisterMetrics()
 	env.Telemetry.Gather(legacyregistry.DefaultGatherer)
@@ -65,13 +60,6 @@ func (s *endpointSlices) definition() controller.Definition {
 			want, _ := effect.(reachable) // apply says so
 			return compareSlices(p, key, want)
 		},
-		Classify: classify,
+		Classify: classifyWrite,
 	}
-}
-
-// recorder writes events to the API server until stop is called.
-func recorder(api *kube.API) (events record.EventRecorder, stop func()) {
-	b := record.NewBroadcaster()
-	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: api.Client().CoreV1().Events("")})
-	return b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component}), b.Shutdown
 }

@@ -612,7 +612,7 @@ func TestClassify(t *testing.T) {
 		"refused because not ours":    {fmt.Errorf("%w: %w", kube.ErrRefused, controller.ErrNotHolder), controller.NotHolder},
 		"incomplete":                  {controller.ErrNotSynced, controller.Waiting},
 		"too old":                     {controller.ErrStale, controller.Waiting},
-		"unreadable":                  {errOpaque, controller.Waiting},
+		"unreadable":                  {controller.ErrOpaque, controller.Waiting},
 		"shadow":                      {controller.ErrShadow, controller.Shadow},
 		"changed":                     {kube.ErrConflict, controller.Conflict},
 		"live first":                  {controller.ErrLiveFirst, controller.Conflict},

@@ -69,13 +69,6 @@ func (r *registrar) count(p view, now time.Time) census {
 	return c
 }
 
-// quietSince returns since when no more nodes have fallen sick.
-func (r *registrar) quietSince() time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.grew
-}
-
 // quiet returns when it will have been long enough that no more nodes have fallen
 // sick: a period, but not longer than most since that began ⚠, for a node that has
 // waited for an hour must not be tainted while everybody else falls silent.

@@ -79,12 +79,12 @@ func TestQuiet(t *testing.T) {
 				p := w.partition(0)
 				w.put(t, tt.before, node("z", unheard))
 				r.take(p)
-				first := r.quietSince()
+				first := r.grew
 				time.Sleep(time.Minute)
 				w.put(t, tt.change)
 				r.outdated()
 				r.take(p)
-				if grew := r.quietSince().After(first); grew != tt.grew {
+				if grew := r.grew.After(first); grew != tt.grew {
 					t.Errorf("grew = %v, want %v", grew, tt.grew)
 				}
 			})
@@ -101,7 +101,7 @@ func TestTheFirstCountIsNotQuiet(t *testing.T) {
 		time.Sleep(time.Hour)
 		r := &registrar{}
 		r.take(w.partition(0))
-		if since := r.quietSince(); !since.Equal(time.Now()) {
+		if since := r.grew; !since.Equal(time.Now()) {
 			t.Errorf("quiet since %s, it is %s", since, time.Now())
 		}
 	})

@@ -16,11 +16,9 @@ import (
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/protocol"
+	sharedrole "github.com/millrace-io/millrace/shared/role"
 	"github.com/millrace-io/millrace/shared/silence"
 )
-
-// errOpaque: the object could not be carried.
-var errOpaque = errors.New("an input cannot be read")
 
 // nodeLifecycle is what all partitions of this process share.
 type nodeLifecycle struct {
@@ -122,7 +120,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (controller.R
 func (r *reconciler) look(key event.Key) (n *corev1.Node, err error) {
 	r.p.View(func(reader controller.Reader) {
 		if reader.Opaque(nodes, key) {
-			err = fmt.Errorf("reading node %s: %w", key, errOpaque)
+			err = fmt.Errorf("reading node %s: %w", key, controller.ErrOpaque)
 		}
 		n, _ = cache.Get[*corev1.Node](reader, nodes, key)
 	})
@@ -148,22 +146,12 @@ func (r *reconciler) see(n *corev1.Node) (sick time.Time) {
 }
 
 // classify sorts what a reconcile failed with.
-func classify(err error) controller.Class {
-	switch {
-	case errors.Is(err, controller.ErrNotHolder):
-		return controller.NotHolder
-	case errors.Is(err, controller.ErrNotSynced), errors.Is(err, controller.ErrStale),
-		errors.Is(err, controller.ErrPaused), errors.Is(err, controller.ErrClock), errors.Is(err, errOpaque):
-		return controller.Waiting
-	case errors.Is(err, controller.ErrShadow):
-		return controller.Shadow
-	case errors.Is(err, kube.ErrMalformed):
-		return controller.Final
-	case errors.Is(err, kube.ErrConflict), errors.Is(err, controller.ErrLiveFirst):
-		return controller.Conflict
-	case errors.Is(err, kube.ErrGone), errors.Is(err, kube.ErrNotFound):
+func classify(err error) controller.Class { return controller.Classify(err, classifyRequest) }
+
+// classifyRequest sorts what a request failed with: what is read live may be gone.
+func classifyRequest(err error) controller.Class {
+	if errors.Is(err, kube.ErrNotFound) {
 		return controller.Gone
-	default:
-		return controller.Retry
 	}
+	return sharedrole.Classify(err)
 }

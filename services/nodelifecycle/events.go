@@ -11,11 +11,10 @@ import (
 	"github.com/millrace-io/millrace/shared/event"
 )
 
-func typesUID(uid string) types.UID { return types.UID(uid) }
-
-// may asks whether this member may say something about a node at all.
-func (r *reconciler) may(ctx context.Context, key event.Key) error {
-	err := r.p.Guard(ctx, key, controller.Harmless)
+// may asks whether this member may do something of that danger, or say something
+// about a node, once it has read live.
+func (r *reconciler) may(ctx context.Context, key event.Key, d controller.Danger) error {
+	err := r.p.Guard(ctx, key, d)
 	if errors.Is(err, controller.ErrLiveFirst) {
 		return nil
 	}
@@ -25,15 +24,15 @@ func (r *reconciler) may(ctx context.Context, key event.Key) error {
 // allowed asks before a live look whether a write of that danger could follow: what
 // waits for fresh inputs or for the end of a pause asks nobody meanwhile.
 func (r *reconciler) allowed(ctx context.Context, key event.Key, d controller.Danger) error {
-	err := r.p.Guard(ctx, key, d)
-	if errors.Is(err, controller.ErrLiveFirst) || errors.Is(err, controller.ErrShadow) {
+	err := r.may(ctx, key, d)
+	if errors.Is(err, controller.ErrShadow) {
 		return nil
 	}
 	return err
 }
 
 // tell writes an event about a node.
-func (r *reconciler) tell(n *corev1.Node, kind, reason, format string, args ...any) {
-	ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Name, UID: n.UID}
-	r.events.Eventf(ref, kind, reason, format, args...)
+func (r *reconciler) tell(name string, uid types.UID, reason, format string) {
+	ref := &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: name, UID: uid}
+	r.events.Eventf(ref, corev1.EventTypeNormal, reason, format, name)
 }

@@ -19,7 +19,7 @@ func newEventRig(t *testing.T) *rig {
 	if err := r.rec.Close(); err != nil {
 		t.Fatal(err)
 	}
-	events, stop := recorder(r.api)
+	events, stop := r.api.Recorder(component)
 	t.Cleanup(stop)
 	r.events = events
 	r.start(defaults())

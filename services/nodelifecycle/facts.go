@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	millracev1 "github.com/millrace-io/millrace/proto/millrace/v1"
 	"github.com/millrace-io/millrace/shared/controller"
@@ -101,7 +102,7 @@ func (r *reconciler) register(ctx context.Context, key event.Key, n *corev1.Node
 	s := r.known[n.Name]
 	done := s == nil || s.registered
 	r.mu.Unlock()
-	if done || r.may(ctx, key) != nil {
+	if done || r.may(ctx, key, controller.Harmless) != nil {
 		return
 	}
 	fact := &millracev1.NodeRegistered{Node: n.Name, At: timestamppb.Now()}
@@ -113,7 +114,7 @@ func (r *reconciler) register(ctx context.Context, key event.Key, n *corev1.Node
 	s.registered = true
 	r.mu.Unlock()
 	if stands == fact {
-		r.tell(n, corev1.EventTypeNormal, "RegisteredNode", "Node %s is registered with the node lifecycle controller", n.Name)
+		r.tell(n.Name, n.UID, "RegisteredNode", "Node %s is registered with the node lifecycle controller")
 	}
 }
 
@@ -124,10 +125,9 @@ func (r *reconciler) gone(ctx context.Context, key event.Key) {
 	s := r.known[key.Name]
 	delete(r.known, key.Name)
 	r.mu.Unlock()
-	if s == nil || r.may(ctx, key) != nil {
+	if s == nil || r.may(ctx, key, controller.Harmless) != nil {
 		return
 	}
-	r.events.Eventf(&corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: key.Name, UID: typesUID(s.uid)},
-		corev1.EventTypeNormal, "RemovingNode", "Node %s is gone", key.Name)
+	r.tell(key.Name, types.UID(s.uid), "RemovingNode", "Node %s is gone")
 	_ = r.registered.Forget(ctx, s.uid) // left behind it harms nobody
 }

@@ -1,9 +1,6 @@
 package nodelifecycle
 
 import (
-	"fmt"
-	"strconv"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -45,13 +42,11 @@ func nodeOfPod(obj any) []string {
 
 // decodePod keeps where a pod runs and whether it is Ready.
 func decodePod(m event.Message) (any, error) {
-	var p corev1.Pod
-	if err := kube.Decode(m.Body, &p); err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", m.Kind, m.Key, err)
+	p, err := kube.FromMessage[corev1.Pod](m)
+	if err != nil {
+		return nil, err
 	}
-	out := trimPod(&p)
-	out.ResourceVersion = strconv.FormatUint(m.Version, 10) // it travels in the envelope alone
-	return out, nil
+	return trimPod(p), nil
 }
 
 func trimPod(p *corev1.Pod) *corev1.Pod {
@@ -80,13 +75,11 @@ var readLabels = []string{
 }
 
 func decodeNode(m event.Message) (any, error) {
-	var n corev1.Node
-	if err := kube.Decode(m.Body, &n); err != nil {
-		return nil, fmt.Errorf("reading %s %s: %w", m.Kind, m.Key, err)
+	n, err := kube.FromMessage[corev1.Node](m)
+	if err != nil {
+		return nil, err
 	}
-	out := trimNode(&n)
-	out.ResourceVersion = strconv.FormatUint(m.Version, 10)
-	return out, nil
+	return trimNode(n), nil
 }
 
 // trimNode keeps what decisions read: every member holds every node, and there

@@ -163,9 +163,7 @@ func judged(o kube.Object, n *corev1.Node) (*corev1.Node, kube.Ref, error) {
 	if !ok || live.UID != n.UID {
 		return nil, kube.Ref{}, fmt.Errorf("node %s is another one now: %w", n.Name, kube.ErrGone)
 	}
-	trimmed := trimNode(live)
-	trimmed.CreationTimestamp = live.CreationTimestamp
-	return trimmed, o.Ref(nodes), nil
+	return trimNode(live), o.Ref(nodes), nil
 }
 
 // write sends one patch of a node's metadata and spec.

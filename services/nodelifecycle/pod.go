@@ -3,7 +3,6 @@ package nodelifecycle
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
 
@@ -51,7 +50,7 @@ func (r *reconciler) lookPod(key event.Key) (pod *corev1.Pod, n *corev1.Node, er
 		}
 		at := event.Key{Name: pod.Spec.NodeName}
 		if reader.Opaque(nodes, at) {
-			err = fmt.Errorf("reading node %s: %w", at, errOpaque)
+			err = fmt.Errorf("reading node %s: %w", at, controller.ErrOpaque)
 		}
 		n, _ = cache.Get[*corev1.Node](reader, nodes, at)
 	})
@@ -86,7 +85,7 @@ func (r *reconciler) mark(ctx context.Context, key event.Key, pod *corev1.Pod, n
 		Partition: r.p, Key: key, Rule: rulePod, Danger: controller.Destructive,
 		Inputs: func() []controller.Ref { return []controller.Ref{refTo(nodes, n), refTo(pods, pod)} },
 	}
-	ref := kube.Ref(refTo(pods, pod))
+	ref := kube.RefTo(pods, pod)
 	_, failed := r.writer(track, nil).PatchStatus(ctx, ref, map[string]any{"status": map[string]any{"conditions": []condition{c}}})
 	if err := track.Err(failed); err != nil {
 		return err
@@ -96,10 +95,7 @@ func (r *reconciler) mark(ctx context.Context, key event.Key, pod *corev1.Pod, n
 }
 
 func refTo(kind event.Kind, o metav1.Object) controller.Ref {
-	version, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64) // put there by decode, or by the server
-	return controller.Ref{
-		Kind: kind, Key: event.Key{Namespace: o.GetNamespace(), Name: o.GetName()}, UID: string(o.GetUID()), Version: version,
-	}
+	return controller.Ref(kube.RefTo(kind, o))
 }
 
 // sharedRead is how old a read of a node may be that several pods of it are judged

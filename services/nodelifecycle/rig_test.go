@@ -320,8 +320,15 @@ func (r *rig) edit(name string, change func(n *corev1.Node)) *corev1.Node {
 	if err != nil {
 		r.Fatal(err)
 	}
+	return r.withStatus(n, status)
+}
+
+// withStatus gives a node a status, which neither a creation nor an update does.
+func (r *rig) withStatus(n *corev1.Node, status corev1.NodeStatus) *corev1.Node {
+	r.Helper()
 	n.Status = status
-	if n, err = r.admin.CoreV1().Nodes().UpdateStatus(r.Context(), n, metav1.UpdateOptions{}); err != nil {
+	n, err := r.admin.CoreV1().Nodes().UpdateStatus(r.Context(), n, metav1.UpdateOptions{})
+	if err != nil {
 		r.Fatal(err)
 	}
 	return n

@@ -9,16 +9,10 @@ package nodelifecycle
 import (
 	"context"
 
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	"k8s.io/client-go/tools/record"
-
 	"github.com/millrace-io/millrace/shared/bus"
 	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
-	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/process"
 	"github.com/millrace-io/millrace/shared/protocol"
 	sharedrole "github.com/millrace-io/millrace/shared/role"
@@ -40,7 +34,7 @@ func Run(ctx context.Context, env *process.Env) error {
 		return err
 	}
 	defer edges.Close()
-	events, stop := recorder(edges.API)
+	events, stop := edges.API.Recorder(component)
 	defer stop()
 
 	background, end := context.WithCancel(ctx)
@@ -76,13 +70,6 @@ func (s *nodeLifecycle) definition() controller.Definition {
 			return pods
 		},
 		Explain:  s.explain,
-		Classify: classify,
+		Classify: classifyRequest,
 	}
-}
-
-// recorder writes events to the API server until stop is called.
-func recorder(api *kube.API) (events record.EventRecorder, stop func()) {
-	b := record.NewBroadcaster()
-	b.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: api.Client().CoreV1().Events("")})
-	return b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: component}), b.Shutdown
 }

@@ -87,7 +87,7 @@ func (r *reconciler) declare(ctx context.Context, key event.Key, n *corev1.Node,
 	r.metrics.delay.Observe((s.over + time.Since(s.at)).Seconds())
 	r.log.Info("node is silent, its status is Unknown now", "node", n.Name, "silence", s.Silence, "grace", s.grace)
 	if wasReady {
-		r.tell(n, corev1.EventTypeNormal, "NodeNotReady", "Node %s is silent: its status is not known any more", n.Name)
+		r.tell(n.Name, n.UID, "NodeNotReady", "Node %s is silent: its status is not known any more")
 	}
 	apply(live, conditions)
 	return 0, r.follow(ctx, key, live, after, false, now)

@@ -223,11 +223,7 @@ func (r *rig) recreate(name string, options ...nodeOption) *corev1.Node {
 	if err != nil {
 		r.Fatal(err)
 	}
-	n.Status = status
-	if n, err = r.admin.CoreV1().Nodes().UpdateStatus(r.Context(), n, metav1.UpdateOptions{}); err != nil {
-		r.Fatal(err)
-	}
-	return n
+	return r.withStatus(n, status)
 }
 
 // Section 10, "breaker: second pass skipped until cache catches up": every node of

@@ -26,6 +26,8 @@ var (
 	// ErrPaused: an operator has paused such writes, or it is not known whether
 	// one has; see PausedError.
 	ErrPaused = errors.New("paused")
+	// ErrOpaque: an object that the decision reads could not be carried.
+	ErrOpaque = errors.New("an input cannot be read")
 	// ErrShadow: everything else allowed the write, but the role only watches.
 	ErrShadow = errors.New("shadow mode writes nothing")
 )
@@ -109,15 +111,16 @@ var classes = map[Class]string{
 	NotHolder: "not_holder", Waiting: "waiting", Shadow: "shadow",
 }
 
-// classify sorts an error: the frame's own first, wherever they stand in the
+// Classify sorts an error: the frame's own first, wherever they stand in the
 // chain, then as the role says.
-func classify(err error, role func(error) Class) Class {
+func Classify(err error, role func(error) Class) Class {
 	switch {
 	case IsTerminal(err):
 		return Final
 	case errors.Is(err, ErrNotHolder):
 		return NotHolder
-	case errors.Is(err, ErrNotSynced), errors.Is(err, ErrStale), errors.Is(err, ErrClock), errors.Is(err, ErrPaused):
+	case errors.Is(err, ErrNotSynced), errors.Is(err, ErrStale), errors.Is(err, ErrClock), errors.Is(err, ErrPaused),
+		errors.Is(err, ErrOpaque):
 		return Waiting
 	case errors.Is(err, ErrLiveFirst):
 		return Conflict

@@ -71,7 +71,7 @@ func (p *Partition) settle(key event.Key, result Result, err error) {
 		p.again(key, resultPanic)
 		return
 	}
-	class := classify(err, p.c.def.Classify)
+	class := Classify(err, p.c.def.Classify)
 	if class != Shadow {
 		p.shadow.failed(key)
 	}

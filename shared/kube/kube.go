@@ -269,24 +269,25 @@ func (a *API) Rest() *rest.Config { return rest.CopyConfig(a.rest) }
 
 // Ping asks for the server's readiness; nil means it answers and is ready.
 func (a *API) Ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.RequestTimeout)
-	defer cancel()
-	err := a.disco.RESTClient().Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Error()
-	if err != nil {
-		return fmt.Errorf("asking the API server: %w", Sort(err))
-	}
-	return nil
+	return a.readyz(ctx, a.disco.RESTClient())
 }
 
 // Answers asks the server, and nobody in between, for its readiness, which its
 // etcd is part of; nil means that it answered and did not say that it has failed.
 // Who may not ask is answered too. It waits for no rate limiter.
 func (a *API) Answers(ctx context.Context) error {
+	err := a.readyz(ctx, a.checks.RESTClient())
+	if errors.Is(err, ErrForbidden) || errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (a *API) readyz(ctx context.Context, client rest.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.RequestTimeout)
 	defer cancel()
-	err := Sort(a.checks.RESTClient().Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Error())
-	if err != nil && !errors.Is(err, ErrForbidden) && !errors.Is(err, ErrNotFound) {
-		return fmt.Errorf("asking the API server: %w", err)
+	if err := client.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).Error(); err != nil {
+		return fmt.Errorf("asking the API server: %w", Sort(err))
 	}
 	return nil
 }

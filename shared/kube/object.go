@@ -158,6 +158,27 @@ func (o Object) Ref(kind event.Kind) Ref {
 	return Ref{Kind: kind, Key: o.Key, UID: o.UID, Version: o.Version}
 }
 
+// RefTo returns the state that an object of a kind shows. Its version is one that
+// FromMessage or the server has put there.
+func RefTo(kind event.Kind, o metav1.Object) Ref {
+	v, _ := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
+	return Ref{Kind: kind, Key: event.Key{Namespace: o.GetNamespace(), Name: o.GetName()}, UID: string(o.GetUID()), Version: v}
+}
+
+// FromMessage reads the object that a message carries. The resourceVersion travels
+// in the envelope alone, so that a change of nothing else is not published.
+func FromMessage[T any, P interface {
+	*T
+	metav1.Object
+}](m event.Message) (P, error) {
+	o := P(new(T))
+	if err := Decode(m.Body, (*T)(o)); err != nil {
+		return nil, fmt.Errorf("reading %s %s: %w", m.Kind, m.Key, err)
+	}
+	o.SetResourceVersion(strconv.FormatUint(m.Version, 10))
+	return o, nil
+}
+
 // String returns "kind namespace/name".
 func (r Ref) String() string { return string(r.Kind) + " " + r.Key.String() }
 
