@@ -512,9 +512,9 @@ func TestNoExecuteOnSilenceThatLasts(t *testing.T) {
 	}{
 		"Unknown and silent":             {[]nodeOption{gone}, func(r *rig, n string) { r.silent(time.Hour, n) }, true},
 		"Unknown and beating":            {[]nodeOption{gone}, func(r *rig, n string) { r.silent(time.Second, n) }, false},
-		"Unknown and nothing is known":   {[]nodeOption{gone}, func(r *rig, _ string) { r.boot += 4 * time.Second }, false},
+		"Unknown and nothing is known":   {[]nodeOption{gone}, func(r *rig, _ string) { r.hush(4 * time.Second) }, false},
 		"not ready and beating":          {[]nodeOption{sick, bears(notReady, noSched)}, func(r *rig, n string) { r.silent(0, n) }, true},
-		"not ready and nothing is known": {[]nodeOption{sick, bears(notReady, noSched)}, func(r *rig, _ string) { r.boot += 4 * time.Second }, true},
+		"not ready and nothing is known": {[]nodeOption{sick, bears(notReady, noSched)}, func(r *rig, _ string) { r.hush(4 * time.Second) }, true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

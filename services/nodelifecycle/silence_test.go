@@ -257,11 +257,7 @@ func TestAContradictedDigestSuspendsThePartition(t *testing.T) {
 func TestWhatIsNotKnownIsNotJudged(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(r *rig){
-		"the last digest is more than 3s old": func(r *rig) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.boot += 4 * time.Second
-		},
+		"the last digest is more than 3s old": func(r *rig) { r.hush(4 * time.Second) },
 		"a digest of an earlier watcher": func(r *rig) {
 			body := digestOf(r, 0)
 			r.digests.Digest(0, 1000, body)
