@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -94,6 +95,13 @@ func TestEachRoleMayDoWhatItNeedsAndNoMore(t *testing.T) {
 	evict := func(k kubernetes.Interface) error {
 		return there(k.CoreV1().Pods(ns).Delete(ctx, "nobody", metav1.DeleteOptions{}))
 	}
+	evictBudgeted := func(k kubernetes.Interface) error {
+		return there(k.PolicyV1().Evictions(ns).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "nobody", Namespace: ns}}))
+	}
+	readNode := func(k kubernetes.Interface) error {
+		_, err := k.CoreV1().Nodes().Get(ctx, "nobody", metav1.GetOptions{})
+		return there(err)
+	}
 	tests := map[string]struct {
 		role    string
 		do      func(kubernetes.Interface) error
@@ -119,6 +127,15 @@ func TestEachRoleMayDoWhatItNeedsAndNoMore(t *testing.T) {
 		"node lifecycle reads the pause switch":        {RoleNodeLifecycle, pause, true},
 		"the watcher lists nodes":                      {RoleWatcher, listNodes, true},
 		"the evictor does not list":                    {RolePodEvictor, list, false},
+		"the evictor reads one pod":                    {RolePodEvictor, get, true},
+		"the evictor deletes a pod":                    {RolePodEvictor, evict, true},
+		"the evictor evicts a pod":                     {RolePodEvictor, evictBudgeted, true},
+		"the evictor writes a pod's status":            {RolePodEvictor, patch("pods", ns, "status"), true},
+		"the evictor changes no pod":                   {RolePodEvictor, patch("pods", ns), false},
+		"the evictor reads a node":                     {RolePodEvictor, readNode, true},
+		"the evictor taints no node":                   {RolePodEvictor, patch("nodes", ""), false},
+		"the evictor writes no node's conditions":      {RolePodEvictor, patch("nodes", "", "status"), false},
+		"the evictor reads the pause switch":           {RolePodEvictor, pause, true},
 		"quota reads one pod":                          {RoleQuota, get, true},
 		"its own user gives the manager no ConfigMaps": {RoleControllerManager, write, false},
 	}
