@@ -15,8 +15,9 @@ const (
 	// maxInputs is how many inputs a record names. Unit: objects. Source: ours; a
 	// record stays below 2 KB.
 	maxInputs = 8
-	// maxErrorBytes is how much of an error's text a record carries.
-	maxErrorBytes = 300
+	// maxTextBytes is how much of a text a record carries. Unit: bytes. Source: ours;
+	// a record stays below 2 KB.
+	maxTextBytes = 300
 	// recordsQueued is how many records may wait to be sent, recordsFlying how
 	// many may be under way. What comes on top is lost, and counted: a record is
 	// never worth a write's time. Units: records. Source: ours; a second of the
@@ -50,6 +51,8 @@ type Decision struct {
 	Base uint64
 	// Rule says which rule of the role asked for it: one of a few short names.
 	Rule string
+	// Detail says in one line, for people, why; it is cut at a bound.
+	Detail string
 	// Inputs are what the decision rests on, what matters most first; those over
 	// a bound are only counted.
 	Inputs []Ref
@@ -68,7 +71,7 @@ func (p *Partition) Record(key event.Key, d Decision) {
 	r := &millracev1.Decision{
 		Role: p.c.def.Role, At: timestamppb.Now(), Object: d.Object.proto(), Verb: d.Verb, Base: d.Base,
 		Key:  Ref{Kind: p.kindOf(key), Key: key}.proto(),
-		Rule: d.Rule, Member: p.Member(), Host: p.c.def.Host,
+		Rule: d.Rule, Detail: oneLine(d.Detail), Member: p.Member(), Host: p.c.def.Host,
 		Partition: uint32(p.Number()), //nolint:gosec // at most 255
 		Epoch:     p.Epoch(), Outcome: outcomeOf(d), ErrorClass: d.Class,
 		BodyBytes: uint32(len(d.Body)), //nolint:gosec // the API server takes 3 MiB
@@ -120,9 +123,12 @@ func causeProto(c *Cause) *millracev1.Cause {
 	}
 }
 
+// oneLine makes a text fit a record.
+func oneLine(s string) string { return cut(strings.Join(strings.Fields(s), " ")) }
+
 func cut(s string) string {
-	if len(s) > maxErrorBytes {
-		s = strings.ToValidUTF8(s[:maxErrorBytes], "") + "…"
+	if len(s) > maxTextBytes {
+		s = strings.ToValidUTF8(s[:maxTextBytes], "") + "…"
 	}
 	return s
 }

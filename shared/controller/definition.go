@@ -54,6 +54,12 @@ type Definition struct {
 	Explain func(p *Partition, key event.Key) []string
 	// Pause knows what is paused; nil: nothing ever is.
 	Pause Pause
+	// Parts are pieces of the role that can be switched apart, each with its mode
+	// while none is set: see Partition.Mode.
+	Parts map[string]string
+	// Pending returns what this member has still to do, for those who ask, in any
+	// order; nil: nothing is told. It must not block for long.
+	Pending func() []Pending
 	// Host is where this replica runs, for people.
 	Host string
 	// Inputs are the kinds of which a member reads the partitions it holds.
@@ -102,6 +108,11 @@ func (d *Definition) validate() error {
 		return fmt.Errorf("role %s reads nothing", d.Role)
 	case d.Keys == nil || d.All == nil || d.New == nil:
 		return fmt.Errorf("role %s lacks Keys, All or New", d.Role)
+	}
+	for part, mode := range d.Parts {
+		if part == "" || !ValidMode(mode) {
+			return fmt.Errorf("mode of part %q of role %s is %q; it must be active, shadow or off", part, d.Role, mode)
+		}
 	}
 	if d.Kind == "" {
 		d.Kind = d.Inputs[0].Kind

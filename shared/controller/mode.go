@@ -11,16 +11,22 @@ import (
 )
 
 // ModeKey is where the bucket of facts holds the mode of a role, as one of the
-// values of Config.Mode. Nothing there: each member's Config says.
+// values of Config.Mode. Nothing there: each member's Config says. Of a part of a
+// role it is the key of PartName.
 func ModeKey(role string) string { return "mode." + event.Token(role) }
+
+// PartName is what a part of a role is called outside of it. No role's name has a
+// slash, so no part's mode is ever taken for that of a role.
+func PartName(role, part string) string { return role + "/" + part }
 
 // ValidMode reports whether a role can be put in that mode.
 func ValidMode(mode string) bool { return mode == ModeOff || mode == ModeShadow || mode == ModeActive }
 
-// modes knows in which mode the role is. Until the bucket has been read once
-// that is not known, and no partition is claimed; from then on the last known
-// mode holds, whatever becomes of the bucket. It implements event.EntrySink.
+// modes knows in which mode the role is, or a part of it. Until the bucket has been
+// read once that is not known, and no partition is claimed; from then on the last
+// known mode holds, whatever becomes of the bucket. It implements event.EntrySink.
 type modes struct {
+	key      string // see ModeKey
 	fallback string // while nothing is set
 	log      *slog.Logger
 	// turned is told of a change, after it has come into force; set before use.
@@ -32,8 +38,8 @@ type modes struct {
 	changed chan struct{}
 }
 
-func newModes(fallback string, log *slog.Logger) *modes {
-	return &modes{fallback: fallback, log: log, changed: make(chan struct{}), turned: func(string, string) {}}
+func newModes(key, fallback string, log *slog.Logger) *modes {
+	return &modes{key: key, fallback: fallback, log: log, changed: make(chan struct{}), turned: func(string, string) {}}
 }
 
 // get returns the mode, empty while it is not known, and what is closed when it
@@ -106,24 +112,24 @@ func (m *modes) Caught() {
 // Gap implements event.EntrySink.
 func (m *modes) Gap(string) {}
 
-// Mode returns the mode the role is in, empty while it is not known, and what is
-// closed when that changes.
-func (c *Controller) Mode() (mode string, changed <-chan struct{}) { return c.modes.get() }
-
-// followMode keeps the mode until ctx ends.
-func (c *Controller) followMode(ctx context.Context) {
+// follow keeps the mode until ctx ends.
+func (m *modes) follow(ctx context.Context, bus Bus) {
 	for ctx.Err() == nil {
-		err := c.bus.FollowFacts(ctx, ModeKey(c.def.Role), c.modes)
+		err := bus.FollowFacts(ctx, m.key, m)
 		if ctx.Err() != nil {
 			return
 		}
-		c.log.Warn("following the mode ended, following again", "err", err)
+		m.log.Warn("following the mode ended, following again", "err", err)
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
 		}
 	}
 }
+
+// Mode returns the mode the role is in, empty while it is not known, and what is
+// closed when that changes.
+func (c *Controller) Mode() (mode string, changed <-chan struct{}) { return c.modes.get() }
 
 // turned makes every key be looked at once the role may write ⚠: what was held
 // back in shadow mode counts as done, and no event will ask for it again. The
@@ -189,5 +195,5 @@ func (c *Controller) untilOff(part context.Context, end context.CancelFunc) {
 	}
 }
 
-// errOff is why a role that was switched off a moment ago may not write.
-var errOff = fmt.Errorf("%w: the role is switched off", ErrNotHolder)
+// errOff is why a role, or a part, that was switched off a moment ago may not write.
+var errOff = fmt.Errorf("%w: it is switched off", ErrNotHolder)

@@ -107,10 +107,15 @@ func (p *Partition) View(fn func(r Reader)) { cache.View(fn, p.cache, p.c.wide) 
 // ErrNotHolder, ErrPaused, ErrNotSynced, ErrStale, ErrClock, ErrLiveFirst (decide again on a
 // live read, call ReadLive, ask again), ErrShadow.
 func (p *Partition) Guard(ctx context.Context, key event.Key, d Danger) error {
-	err := p.guard(ctx, key, d)
+	return p.GuardPart(ctx, key, "", d)
+}
+
+// GuardPart is Guard for a write of a part of the role, whose mode counts too.
+func (p *Partition) GuardPart(ctx context.Context, key event.Key, part string, d Danger) error {
+	err := p.guard(ctx, key, part, d)
 	if err == nil && p.c.def.Pause != nil {
 		if err = p.pausedFor(ctx, d); err == nil {
-			err = p.guard(ctx, key, d) // the look may have taken its time
+			err = p.guard(ctx, key, part, d) // the look may have taken its time
 		}
 	}
 	if err != nil {
@@ -120,7 +125,7 @@ func (p *Partition) Guard(ctx context.Context, key event.Key, d Danger) error {
 	return nil
 }
 
-func (p *Partition) guard(ctx context.Context, key event.Key, d Danger) error {
+func (p *Partition) guard(ctx context.Context, key event.Key, part string, d Danger) error {
 	if p.ended.Load() || p.ctx.Err() != nil {
 		return ErrNotHolder
 	}
@@ -141,11 +146,11 @@ func (p *Partition) guard(ctx context.Context, key event.Key, d Danger) error {
 	if err == nil {
 		err = p.before(key)
 	}
-	mode := p.c.modes.mode()
+	mode := p.Mode(part)
 	switch {
 	case err != nil:
 		return err
-	case mode == ModeOff:
+	case mode == ModeOff, mode == "" && part != "": // the role's is known: else nothing is held
 		return errOff
 	case p.ledger.liveFirst(key):
 		return ErrLiveFirst

@@ -31,6 +31,7 @@ type Controller struct {
 	letters  *letters
 	records  *records
 	modes    *modes
+	parts    map[string]*modes // by name
 	wide     *cache.Cache
 	wideFeed *feed
 	ready    chan struct{} // closed when the wide inputs were complete for the first time
@@ -63,8 +64,9 @@ func New(cfg Config, def Definition, bus Bus, log *slog.Logger, reg prometheus.R
 	}
 	c.letters = newLetters(bus, def.Role, log, c.metrics)
 	c.records = newRecords(bus, c.metrics)
-	c.modes = newModes(cfg.Mode, log)
+	c.modes = newModes(ModeKey(def.Role), cfg.Mode, log)
 	c.modes.turned = c.turned
+	c.parts = c.newParts()
 	c.wideFeed = c.newFeed(log, c.feedOfWide())
 	c.wideFeed.moved = c.wideMoved
 	scope := protocol.Scope{By: protocol.Whole, Partitions: bus.Partitions()}
@@ -100,7 +102,10 @@ func Serve[G Grant](ctx context.Context, c *Controller, l Lease[G]) error {
 	tasks.Go(func() { c.records.run(run) })
 	tasks.Go(func() { c.answering(run, ExplainSubject(c.bus.Cluster()), c.explain) })
 	tasks.Go(func() { c.answering(run, ShadowSubject(c.bus.Cluster()), c.shadowReport) })
-	tasks.Go(func() { c.followMode(run) })
+	tasks.Go(func() { c.modes.follow(run, c.bus) })
+	for _, m := range c.parts {
+		tasks.Go(func() { m.follow(run, c.bus) })
+	}
 	tasks.Go(func() { c.resuming(run) })
 	if len(c.def.Wide) > 0 {
 		tasks.Go(func() { c.wideFeed.follow(run) })

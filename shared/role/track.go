@@ -19,6 +19,26 @@ type Partition interface {
 	Record(key event.Key, d controller.Decision)
 }
 
+// Parted is a Partition of a role with parts; *controller.Partition is one.
+type Parted interface {
+	Partition
+	GuardPart(ctx context.Context, key event.Key, part string, d controller.Danger) error
+}
+
+// OfPart is p for the writes of a part of the role: for them the part's mode holds
+// too, to the last moment before they leave. In shadow they are recorded as
+// intended.
+func OfPart(p Parted, part string) Partition { return parted{p, part} }
+
+type parted struct {
+	Parted
+	part string
+}
+
+func (p parted) Guard(ctx context.Context, key event.Key, d controller.Danger) error {
+	return p.GuardPart(ctx, key, p.part, d)
+}
+
 // Track ties the writes of one reconcile to the frame: whom they ask, what is
 // waited for afterwards, and what is recorded of them. It is made anew for every
 // reconcile:
@@ -32,6 +52,9 @@ type Track struct {
 	Rule string
 	// Danger is what they may do; zero: harmless.
 	Danger controller.Danger
+	// Detail says why in one line, for people; nil: nothing is said. Called once per
+	// write.
+	Detail func() string
 	// Inputs returns what the decision rests on, what matters most first; nil:
 	// nothing is told. Called once per write.
 	Inputs func() []controller.Ref
@@ -89,6 +112,9 @@ func (t *Track) record(w kube.Write, err error) {
 	}
 	if err != nil {
 		d.Class = kube.Class(err)
+	}
+	if t.Detail != nil {
+		d.Detail = t.Detail()
 	}
 	if t.Inputs != nil {
 		d.Inputs = t.Inputs()
