@@ -8,6 +8,7 @@ package endpoints
 
 import (
 	"context"
+	"slices"
 
 	"k8s.io/component-base/metrics/legacyregistry"
 	librarymetrics "k8s.io/endpointslice/metrics"
@@ -15,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/process"
 	"github.com/millrace-io/millrace/shared/protocol"
 	sharedrole "github.com/millrace-io/millrace/shared/role"
@@ -33,11 +35,21 @@ func Run(ctx context.Context, env *process.Env) error {
 	defer edges.Close()
 	events, stop := edges.API.Recorder(component)
 	defer stop()
+	edges.Needs(Rights())
 	librarymetrics.RegisterMetrics()
 	env.Telemetry.Gather(legacyregistry.DefaultGatherer)
 
 	s := newEndpointSlices(edges.API.Client(), edges.WriteOptions(cfg.Controller), cfg.Policy, events, newMetrics(env.Registry))
 	return edges.Run(ctx, cfg.Controller, s.definition())
+}
+
+// Rights are what the role must be allowed to do. Of README.md only the one on
+// services/finalizers is not among them: most clusters do not ask for it.
+func Rights() []kube.Right {
+	return slices.Concat(
+		kube.Rights("discovery.k8s.io", "endpointslices", "get", "list", "create", "update", "delete"),
+		kube.Rights("", "events", "create", "patch"),
+	)
 }
 
 func (s *endpointSlices) definition() controller.Definition {

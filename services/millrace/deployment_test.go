@@ -14,6 +14,9 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/millrace-io/millrace/deploy/chart"
+	"github.com/millrace-io/millrace/services/endpoints"
+	"github.com/millrace-io/millrace/services/nodelifecycle"
+	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/process"
 )
 
@@ -125,6 +128,39 @@ func TestReadmesNameTheSettings(t *testing.T) {
 			case !strings.Contains(strings.ReplaceAll(row, "`", ""), " "+s.Default+" |"):
 				t.Errorf("services/%s/README.md has another default for %s than %q: %s", role, s.Name, s.Default, row)
 			}
+		}
+	}
+}
+
+// needed are the rights without which a role says that it is not ready. The watcher
+// needs to list and watch, and says of each kind whether it can.
+var needed = map[string][]kube.Right{
+	"endpoints":     endpoints.Rights(),
+	"nodelifecycle": nodelifecycle.Rights(),
+}
+
+// Contract: issue 5, part 6: what a role misses when it is not allowed is what its
+// README says that it needs.
+func TestRolesNeedTheRightsInTheirREADME(t *testing.T) {
+	unasked := []chart.Right{
+		{Resource: "services/finalizers", Verb: "update"}, // only where a cluster demands it
+		{Resource: "configmaps millrace", Verb: "get"},    // asked for by all, in shared/role
+	}
+	for role := range roles {
+		if role == "watcher" {
+			continue
+		}
+		want := chart.DocumentedRights(string(read(t, filepath.Join("services", role, "README.md"))), nil)
+		want = slices.DeleteFunc(want, func(r chart.Right) bool { return slices.Contains(unasked, r) })
+		var got []chart.Right
+		for _, r := range needed[role] {
+			got = append(got, chart.Right{Resource: r.Object(), Verb: r.Verb})
+		}
+		less := func(a, b chart.Right) int { return strings.Compare(a.Resource+" "+a.Verb, b.Resource+" "+b.Verb) }
+		slices.SortFunc(got, less)
+		slices.SortFunc(want, less)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s asks for %v, its README says %v", role, got, want)
 		}
 	}
 }

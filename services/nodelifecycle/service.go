@@ -8,11 +8,15 @@ package nodelifecycle
 
 import (
 	"context"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/millrace-io/millrace/shared/bus"
 	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/process"
 	"github.com/millrace-io/millrace/shared/protocol"
 	sharedrole "github.com/millrace-io/millrace/shared/role"
@@ -34,6 +38,7 @@ func Run(ctx context.Context, env *process.Env) error {
 		return err
 	}
 	defer edges.Close()
+	edges.Needs(Rights())
 	events, stop := edges.API.Recorder(component)
 	defer stop()
 
@@ -48,6 +53,18 @@ func Run(ctx context.Context, env *process.Env) error {
 	s.log = env.Log
 	go s.zones.view.Run(background)
 	return edges.Run(ctx, cfg.Controller, s.definition())
+}
+
+// Rights are what the role must be allowed to do, as README.md states it.
+func Rights() []kube.Right {
+	return slices.Concat(
+		kube.Rights("", "nodes", "get", "patch"),
+		kube.Rights("", "nodes/status", "patch"),
+		kube.Rights("", "pods", "get"),
+		kube.Rights("", "pods/status", "patch"),
+		kube.RightsIn(corev1.NamespaceNodeLease, "coordination.k8s.io", "leases", "get"),
+		kube.Rights("", "events", "create", "patch"),
+	)
 }
 
 func (s *nodeLifecycle) definition() controller.Definition {

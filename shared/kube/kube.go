@@ -124,10 +124,12 @@ type API struct {
 	client *kubernetes.Clientset
 	meta   metadata.Interface
 	urgent metadata.Interface    // waits for no rate limiter
-	checks *kubernetes.Clientset // nor does this; for LiveBeat
+	checks *kubernetes.Clientset // nor does this; for LiveBeat and Lacks
 	disco  *discovery.DiscoveryClient
 	kinds  *resolver
 	clock  *serverClock
+
+	forbidden chan struct{} // holds one after an answer 403
 }
 
 // Connect prepares clients; it sends nothing, so it succeeds while the API
@@ -172,11 +174,11 @@ func connect(cfg Config, conf *rest.Config, userAgent string, log *slog.Logger, 
 	if cfg.QPS > 0 { // one limiter for all clients of the process
 		conf.RateLimiter = tracedLimiter{flowcontrol.NewTokenBucketRateLimiter(cfg.QPS, cfg.Burst)}
 	}
-	clock := &serverClock{}
+	clock, forbidden := &serverClock{}, make(chan struct{}, 1)
 	conf.Dial = dialHeard(conf.Dial)
-	conf.Wrap(newSender(clock))
+	conf.Wrap(newSender(clock, forbidden))
 
-	a := &API{cfg: cfg, log: log, rest: conf, clock: clock}
+	a := &API{cfg: cfg, log: log, rest: conf, clock: clock, forbidden: forbidden}
 	httpClient, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("preparing the API server's transport: %w", err)

@@ -32,16 +32,19 @@ func WithGuard(ctx context.Context, g Guard) context.Context {
 
 // sender is the last step before the wire.
 type sender struct {
-	next  http.RoundTripper
-	clock *serverClock
+	next      http.RoundTripper
+	clock     *serverClock
+	forbidden chan<- struct{}
 }
 
-func newSender(clock *serverClock) transport.WrapperFunc {
-	return func(next http.RoundTripper) http.RoundTripper { return &sender{next: next, clock: clock} }
+func newSender(clock *serverClock, forbidden chan<- struct{}) transport.WrapperFunc {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return &sender{next: next, clock: clock, forbidden: forbidden}
+	}
 }
 
 // RoundTrip refuses what must not be sent, asks the guard, and notes the
-// server's time. It never lets client-go repeat a write: the answer's
+// server's time and that it forbids something. It never lets client-go repeat a write: the answer's
 // Retry-After, which is what client-go obeys, is taken away.
 func (s *sender) RoundTrip(req *http.Request) (*http.Response, error) {
 	write := isWrite(req.Method)
@@ -65,6 +68,7 @@ func (s *sender) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	s.clock.observe(resp.Header.Get("Date"), sent, time.Now())
+	noteForbidden(s.forbidden, resp.StatusCode)
 	resp.Body = through(req.Context(), resp.Body)
 	if write {
 		resp.Header.Del("Retry-After")

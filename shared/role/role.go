@@ -37,6 +37,7 @@ type Edges struct {
 	rates   *rates.Rates
 	jobs    []job
 	pause   *pause
+	rights  *rights // nil: none were stated
 }
 
 // Connect opens both edges under the name of a role. Neither has to be there
@@ -131,6 +132,9 @@ func (e *Edges) Run(ctx context.Context, cfg controller.Config, def controller.D
 	looking, stop := context.WithCancel(ctx)
 	defer stop()
 	go e.pause.run(looking)
+	if e.rights != nil {
+		go e.rights.run(looking)
+	}
 	c, err := controller.New(cfg, def, e.Bus, e.env.Log, e.env.Registry)
 	if err != nil {
 		return fmt.Errorf("%w: %w", process.ErrConfig, err)
