@@ -22,14 +22,16 @@ import (
 // version is set by the linker.
 var version string
 
-// roles are what runs until it is told to stop, and the configuration it reads.
+// roles are what runs until it is told to stop, the configuration it reads, and its
+// parts that have modes of their own.
 var roles = map[string]struct {
 	run    func(ctx context.Context, env *process.Env) error
 	config any
+	parts  []string
 }{
-	"watcher":       {watcher.Run, &watcher.Config{}},
-	"endpoints":     {endpoints.Run, &endpoints.Config{}},
-	"nodelifecycle": {nodelifecycle.Run, &nodelifecycle.Config{}},
+	"watcher":       {run: watcher.Run, config: &watcher.Config{}},
+	"endpoints":     {run: endpoints.Run, config: &endpoints.Config{}},
+	"nodelifecycle": {run: nodelifecycle.Run, config: &nodelifecycle.Config{}},
 }
 
 // standaloneRole is all of them in one process.
@@ -106,9 +108,15 @@ func runner(name string) (run func(context.Context, *process.Env) error, ok bool
 	return role.run, ok
 }
 
-// controllers are the roles that can be paused.
-func controllers() []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(roles)), func(name string) bool { return name == "watcher" })
+// controllers are the roles that can be paused and switched, with their parts.
+func controllers() map[string][]string {
+	all := map[string][]string{}
+	for name, role := range roles {
+		if name != "watcher" {
+			all[name] = role.parts
+		}
+	}
+	return all
 }
 
 func usage(w io.Writer) {

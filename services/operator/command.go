@@ -39,8 +39,8 @@ type command struct {
 
 // session is what one command runs with.
 type session struct {
-	known []any    // settings of all roles
-	roles []string // that there are
+	known []any               // settings of all roles
+	roles map[string][]string // that there are, and their parts
 	bus   *bus.Bus
 	args  []string
 	out   io.Writer
@@ -51,7 +51,7 @@ var commands = []command{
 	{[]string{"explain"}, "KIND KEY [-n 5] [-o json]", "why an object is as it is, and what its key waits for", explain},
 	{[]string{"pause"}, "[evictions|ROLE]", "says what is paused, or pauses evictions or a role", pause},
 	{[]string{"resume"}, "evictions|ROLE", "ends a pause", resume},
-	{[]string{"mode"}, "ROLE [off|shadow|active|default]", "says or sets whether a role writes", mode},
+	{[]string{"mode"}, "ROLE[/PART] [off|shadow|active|default]", "says or sets whether a role writes, or a part of it", mode},
 	{[]string{"shadow"}, "ROLE [-o json]", "what a role in shadow mode would have made differently", shadow},
 	{[]string{"bus", "reset"}, "--yes", "deletes and recreates the streams; every role replays", reset},
 }
@@ -60,14 +60,14 @@ var commands = []command{
 func Usage() []string {
 	var lines []string
 	for _, c := range commands {
-		lines = append(lines, fmt.Sprintf("%-40s %s", strings.Join(c.words, " ")+" "+c.args, c.says))
+		lines = append(lines, fmt.Sprintf("%-45s %s", strings.Join(c.words, " ")+" "+c.args, c.says))
 	}
 	return lines
 }
 
 // Run runs the command that name and args spell; ok is false if there is none.
-// roles are the controllers that there are.
-func Run(roles []string, name string, args []string, out, complaints io.Writer, known ...any) (code int, ok bool) {
+// roles are the controllers that there are, each with its parts.
+func Run(roles map[string][]string, name string, args []string, out, complaints io.Writer, known ...any) (code int, ok bool) {
 	for _, c := range commands {
 		if rest, match := c.match(append([]string{name}, args...)); match {
 			return c.start(roles, rest, out, complaints, known), true
@@ -88,7 +88,7 @@ func (c command) match(args []string) (rest []string, ok bool) {
 	return args[len(c.words):], true
 }
 
-func (c command) start(roles, args []string, out, complaints io.Writer, known []any) int {
+func (c command) start(roles map[string][]string, args []string, out, complaints io.Writer, known []any) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) //nolint:forbidigo // a command is where contexts begin
 	defer stop()
 	err := c.connected(ctx, roles, args, out, known)
@@ -104,7 +104,7 @@ func (c command) start(roles, args []string, out, complaints io.Writer, known []
 	}
 }
 
-func (c command) connected(ctx context.Context, roles, args []string, out io.Writer, known []any) error {
+func (c command) connected(ctx context.Context, roles map[string][]string, args []string, out io.Writer, known []any) error {
 	var cfg Config
 	if err := process.Load(process.Prefix, &cfg, known...); err != nil {
 		return err

@@ -62,13 +62,14 @@ type OnBus struct {
 
 // Holder is what the holder of the object's partition knows.
 type Holder struct {
-	Role      string `json:"role"`
-	Member    string `json:"member"`
-	Host      string `json:"host"`
-	Partition uint32 `json:"partition"`
-	Epoch     uint64 `json:"epoch"`
-	Mode      string `json:"mode,omitempty"`
-	Synced    bool   `json:"synced"`
+	Role      string     `json:"role"`
+	Member    string     `json:"member"`
+	Host      string     `json:"host"`
+	Partition uint32     `json:"partition"`
+	Epoch     uint64     `json:"epoch"`
+	Mode      string     `json:"mode,omitempty"`
+	Parts     []PartMode `json:"parts,omitempty"`
+	Synced    bool       `json:"synced"`
 	// FreshSeconds is the age of the kind's last bookmark there.
 	FreshSeconds float64 `json:"freshSeconds"`
 	// Cached is the object's version in the cache; zero: it is not there.
@@ -118,6 +119,7 @@ type Decision struct {
 	Version    uint64    `json:"version,omitempty"`
 	Key        string    `json:"key"`
 	Rule       string    `json:"rule"`
+	Detail     string    `json:"detail,omitempty"`
 	Cause      *Cause    `json:"cause,omitempty"` // nil: no event asked for it
 	Ages       Ages      `json:"ages"`
 	Inputs     []Input   `json:"inputs,omitempty"`
@@ -285,7 +287,7 @@ func keyOf(r *millracev1.ObjectRef) string {
 func holderOf(a *millracev1.ExplainAnswer) Holder {
 	h := Holder{
 		Role: a.GetMember().GetRole(), Member: a.GetMember().GetId(), Host: a.GetMember().GetHost(),
-		Partition: a.GetPartition(), Epoch: a.GetEpoch(), Mode: a.GetMode(), Synced: a.GetSynced(),
+		Partition: a.GetPartition(), Epoch: a.GetEpoch(), Mode: a.GetMode(), Parts: partModes(a.GetParts()), Synced: a.GetSynced(),
 		FreshSeconds: a.GetKind().GetAge().AsDuration().Seconds(),
 		Cached:       a.GetCached().GetVersion(), UID: a.GetCached().GetUid(), Opaque: a.GetOpaque(),
 	}
@@ -329,7 +331,7 @@ func decisionOf(d *millracev1.Decision) Decision {
 		At: d.GetAt().AsTime(), Role: d.GetRole(), Outcome: outcomes[d.GetOutcome()], Verb: d.GetVerb(),
 		Kind: d.GetObject().GetKind(), Object: keyOf(d.GetObject()), UID: d.GetObject().GetUid(),
 		Base: d.GetBase(), Version: d.GetObject().GetVersion(), Key: d.GetKey().GetKind() + " " + keyOf(d.GetKey()),
-		Rule: d.GetRule(), Cause: causeOf(d.GetCause()), MoreInputs: d.GetMoreInputs(),
+		Rule: d.GetRule(), Detail: d.GetDetail(), Cause: causeOf(d.GetCause()), MoreInputs: d.GetMoreInputs(),
 		Member: d.GetMember(), Host: d.GetHost(), Partition: d.GetPartition(), Epoch: d.GetEpoch(),
 		ErrorClass: d.GetErrorClass(), Error: d.GetError(), BodyBytes: d.GetBodyBytes(), Ages: agesOf(d),
 	}

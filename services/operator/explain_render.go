@@ -72,7 +72,7 @@ func renderHolders(w io.Writer, x *Explanation) {
 		if h.Epoch != 0 {
 			where = fmt.Sprintf("holds partition %d, epoch %d", h.Partition, h.Epoch)
 		}
-		fmt.Fprintf(w, "%s\t%s (member %s) %s%s, %s, bookmark %s old\n", h.Role, h.Host, h.Member, where, modeWord(h.Mode), syncedWord(h.Synced), seconds(h.FreshSeconds))
+		fmt.Fprintf(w, "%s\t%s (member %s) %s%s, %s, bookmark %s old\n", h.Role, h.Host, h.Member, where, modeWord(modeText(h.Mode, h.Parts)), syncedWord(h.Synced), seconds(h.FreshSeconds))
 		switch {
 		case h.Opaque:
 			fmt.Fprintf(w, "\tin its cache: version %d, which could not be carried or read\n", h.Cached)
@@ -148,6 +148,9 @@ func renderDecision(w io.Writer, title string, d Decision, now time.Time) {
 	fmt.Fprintf(w, ", %s (%s)\n", ago(now, d.At), clock(d.At))
 	fmt.Fprintf(w, "  by       %s, replica %s (member %s), partition %d, epoch %d\n", d.Role, d.Host, d.Member, d.Partition, d.Epoch)
 	fmt.Fprintf(w, "  for      %s, rule %s\n", d.Key, d.Rule)
+	if d.Detail != "" {
+		fmt.Fprintf(w, "  why      %s\n", d.Detail)
+	}
 	if d.Cause == nil {
 		fmt.Fprintln(w, "  because  no event: all keys are looked at after a claim or a replay, or it was time to look again")
 	} else {

@@ -49,7 +49,7 @@ func TestRenderExplanationTellsTheStory(t *testing.T) {
 	service := &millracev1.ObjectRef{Kind: "services", Namespace: "shop", Name: "web"}
 	pod := &millracev1.ObjectRef{Kind: "pods", Namespace: "shop", Name: "web-0", Version: 11}
 	d := decisionOf(&millracev1.Decision{
-		Role: "endpoints", Verb: "update", Base: 9, Object: slice, Key: service, Rule: "slices", Host: "endpoints-2", Member: "m", Partition: 3, Epoch: 4,
+		Role: "endpoints", Verb: "update", Base: 9, Object: slice, Key: service, Rule: "slices", Detail: "because it is so", Host: "endpoints-2", Member: "m", Partition: 3, Epoch: 4,
 		Outcome: millracev1.Outcome_OUTCOME_TAKEN, At: at(30 * time.Millisecond), Taken: at(20 * time.Millisecond),
 		Cause:  &millracev1.Cause{Object: pod, Op: "put", Observed: at(0), Received: at(5 * time.Millisecond)},
 		Inputs: []*millracev1.ObjectRef{pod, service}, MoreInputs: 7,
@@ -81,7 +81,7 @@ func TestRenderExplanationTellsTheStory(t *testing.T) {
 	for _, want := range []string{
 		"last write: update of endpointslices.discovery.k8s.io shop/web-1, version 9 → 12", "replica endpoints-2",
 		"the put of pods shop/web-0 (version 11)", "5ms to the replica, 15ms until taken in hand, 10ms until written",
-		"rule slices", "7 more", "not taken (conflict)", "object has changed", "held back in shadow mode", "partition 3, epoch 4",
+		"rule slices", "why      because it is so", "7 more", "not taken (conflict)", "object has changed", "held back in shadow mode", "partition 3, epoch 4",
 		"no event", "waits for: pods is 31s old", "failed 2 times, last: no way", "looks again in 1s", "in shadow mode", "too large",
 		"the API server was not asked", "it holds nothing about it", "not seen to come back: endpointslices",
 	} {

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -43,8 +44,10 @@ func mode(ctx context.Context, s session) error {
 	if want != modeDefault && !controller.ValidMode(want) {
 		return fmt.Errorf("%w: MODE is %q; it must be off, shadow, active or default", errUsage, want)
 	}
-	if want != modeDefault && !slices.Contains(s.roles, role) { // what nobody follows would look like a mode
-		return fmt.Errorf("%w: ROLE is %q; there are: %s", errUsage, role, strings.Join(s.roles, ", "))
+	if want != modeDefault { // what nobody follows would look like a mode
+		if err := s.exists(role); err != nil {
+			return err
+		}
 	}
 	if err := SetMode(ctx, s.bus, role, want); err != nil {
 		return err
@@ -52,7 +55,25 @@ func mode(ctx context.Context, s session) error {
 	return s.awaitMode(ctx, role, want)
 }
 
-// SetMode puts a role in a mode, or with "default" lets each member's setting
+// exists says that there is no such role, or no such part of it.
+func (s session) exists(role string) error {
+	name, part, parted := strings.Cut(role, "/")
+	parts, there := s.roles[name]
+	switch {
+	case !there:
+		return fmt.Errorf("%w: ROLE is %q; there are: %s", errUsage, name, strings.Join(s.roleNames(), ", "))
+	case parted && len(parts) == 0:
+		return fmt.Errorf("%w: PART is %q; %s has no parts", errUsage, part, name)
+	case parted && !slices.Contains(parts, part):
+		return fmt.Errorf("%w: PART is %q; parts of %s are: %s", errUsage, part, name, strings.Join(parts, ", "))
+	}
+	return nil
+}
+
+// roleNames are the roles in order.
+func (s session) roleNames() []string { return slices.Sorted(maps.Keys(s.roles)) }
+
+// SetMode puts a role, or ROLE/PART, in a mode, or with "default" lets each member's setting
 // count again.
 func SetMode(ctx context.Context, b *bus.Bus, role, mode string) error {
 	key, facts := controller.ModeKey(role), b.KV(bus.Facts)
@@ -78,38 +99,101 @@ func SetMode(ctx context.Context, b *bus.Bus, role, mode string) error {
 	}
 }
 
+// sayMode says what is set of a role and of its parts, or of one part, and what
+// holds at each member.
 func (s session) sayMode(ctx context.Context, role string) error {
-	switch set, _, err := s.bus.KV(bus.Facts).Get(ctx, controller.ModeKey(role)); {
+	name, part, parted := strings.Cut(role, "/")
+	if parted {
+		if err := s.exists(role); err != nil {
+			return err
+		}
+	}
+	if err := s.saySet(ctx, role, parted); err != nil {
+		return err
+	}
+	members, err := modesOf(ctx, s.bus, name)
+	if err != nil {
+		return err
+	}
+	if !parted {
+		for _, part := range partsOf(members) {
+			if err := s.saySet(ctx, controller.PartName(name, part), true); err != nil {
+				return err
+			}
+		}
+	}
+	for _, host := range slices.Sorted(maps.Keys(members)) {
+		if m := members[host]; parted {
+			fmt.Fprintf(s.out, "  %s is %s\n", host, cmp.Or(m.parts[part].Mode, "of a release that has no such part"))
+		} else {
+			fmt.Fprintf(s.out, "  %s is %s\n", host, modeText(m.mode, m.status))
+		}
+	}
+	return nil
+}
+
+// saySet says what is set in the bucket.
+func (s session) saySet(ctx context.Context, name string, part bool) error {
+	switch set, _, err := s.bus.KV(bus.Facts).Get(ctx, controller.ModeKey(name)); {
+	case errors.Is(err, bus.ErrNone) && part:
+		fmt.Fprintf(s.out, "%s: none is set, the setting of each member counts\n", name)
 	case errors.Is(err, bus.ErrNone):
-		fmt.Fprintf(s.out, "%s: none is set, MILLRACE_CONTROLLER_MODE of each member counts\n", role)
+		fmt.Fprintf(s.out, "%s: none is set, MILLRACE_CONTROLLER_MODE of each member counts\n", name)
 	case err != nil:
-		return fmt.Errorf("reading the mode of %s: %w", role, err)
+		return fmt.Errorf("reading the mode of %s: %w", name, err)
 	default:
-		fmt.Fprintf(s.out, "%s: %s\n", role, set)
+		fmt.Fprintf(s.out, "%s: %s\n", name, set)
 	}
-	members, err := modesOf(ctx, s.bus, role)
-	for host, mode := range members {
-		fmt.Fprintf(s.out, "  %s is %s\n", host, mode)
+	return nil
+}
+
+// memberMode is what a member says of its modes.
+type memberMode struct {
+	mode   string
+	status []PartMode
+	parts  map[string]PartMode
+}
+
+// of returns the mode that can be set of the role, or with a name of the part.
+func (m memberMode) of(part string) string {
+	if part == "" {
+		return m.mode
 	}
-	return err
+	return m.parts[part].Own
+}
+
+// partsOf returns all parts that members have, in order.
+func partsOf(members map[string]memberMode) []string {
+	parts := map[string]struct{}{}
+	for _, m := range members {
+		for part := range m.parts {
+			parts[part] = struct{}{}
+		}
+	}
+	return slices.Sorted(maps.Keys(parts))
 }
 
 // modesOf asks the members of a role; by host, which is the pod: a member that
 // joins again, as after off, has another id.
-func modesOf(ctx context.Context, b *bus.Bus, role string) (map[string]string, error) {
+func modesOf(ctx context.Context, b *bus.Bus, role string) (map[string]memberMode, error) {
 	answers, err := b.AskAll(ctx, lease.StatusSubject(b.Cluster()), nil, gatherWait)
 	if err != nil && !errors.Is(err, event.ErrNoResponders) {
 		return nil, fmt.Errorf("asking members: %w", err)
 	}
-	out := map[string]string{}
+	out := map[string]memberMode{}
 	for _, a := range answers {
 		m := &millracev1.MemberStatus{}
 		if err := proto.Unmarshal(a, m); err != nil {
 			return nil, fmt.Errorf("reading a member's answer: %w", err)
 		}
-		if m.GetMember().GetRole() == role {
-			out[m.GetMember().GetHost()] = m.GetMode()
+		if m.GetMember().GetRole() != role {
+			continue
 		}
+		said := memberMode{mode: m.GetMode(), status: partModes(m.GetParts()), parts: map[string]PartMode{}}
+		for _, p := range said.status {
+			said.parts[p.Part] = p
+		}
+		out[m.GetMember().GetHost()] = said
 	}
 	return out, nil
 }
@@ -118,9 +202,10 @@ func modesOf(ctx context.Context, b *bus.Bus, role string) (map[string]string, e
 // says how many do. One that is slow to answer may be missing from a round: it
 // takes two in which nobody new has come.
 func (s session) awaitMode(ctx context.Context, role, want string) error {
+	name, part, _ := strings.Cut(role, "/")
 	members, same := map[string]string{}, 0
 	for began := time.Now(); ; {
-		answers, err := modesOf(ctx, s.bus, role)
+		answers, err := modesOf(ctx, s.bus, name)
 		if err != nil {
 			return err
 		}
@@ -133,7 +218,9 @@ func (s session) awaitMode(ctx context.Context, role, want string) error {
 		for id := range members {
 			members[id] = "" // until it says more
 		}
-		maps.Copy(members, answers)
+		for id, m := range answers {
+			members[id] = m.of(part)
+		}
 		following := 0
 		for _, mode := range members {
 			if mode == want || want == modeDefault {

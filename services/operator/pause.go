@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/user"
-	"slices"
 	"strings"
 
 	"github.com/millrace-io/millrace/shared/kube"
@@ -43,8 +42,8 @@ func (s session) setPaused(ctx context.Context, command string, on bool) error {
 	}
 	what := words[0]
 	// What nobody obeys would look like a pause; but it can always be taken away.
-	if on && what != kube.PauseEvictions && !slices.Contains(s.roles, what) {
-		return fmt.Errorf("%w: WHAT is %q; it must be %s or a role: %s", errUsage, what, kube.PauseEvictions, strings.Join(s.roles, ", "))
+	if _, role := s.roles[what]; on && what != kube.PauseEvictions && !role {
+		return fmt.Errorf("%w: WHAT is %q; it must be %s or a role: %s", errUsage, what, kube.PauseEvictions, strings.Join(s.roleNames(), ", "))
 	}
 	api, err := s.api()
 	if err != nil {

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -55,7 +56,7 @@ func renderMembers(w io.Writer, roles []RoleStatus) {
 			if len(m.NotReady) > 0 {
 				ready = "no: " + strings.Join(m.NotReady, "; ")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\n", m.ID, r.Role, m.Host, seconds(m.AgeSeconds), m.ResidentBytes>>20, m.Mode, units(m.Units), ready)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\n", m.ID, r.Role, m.Host, seconds(m.AgeSeconds), m.ResidentBytes>>20, modeText(m.Mode, m.Parts), units(m.Units), ready)
 		}
 	}
 	fmt.Fprintln(w)
@@ -101,6 +102,21 @@ func renderLetters(w io.Writer, letters []DeadLetter) {
 	for _, l := range letters {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", l.Key, l.Role, l.Kind, l.At.Format(time.RFC3339), l.Reason)
 	}
+}
+
+// modeText is the mode of a role and, in brackets, those of parts that are in
+// another.
+func modeText(mode string, parts []PartMode) string {
+	var others []string
+	for _, p := range parts {
+		if p.Mode != mode {
+			others = append(others, p.Part+" "+cmp.Or(p.Mode, "unknown"))
+		}
+	}
+	if len(others) == 0 {
+		return mode
+	}
+	return mode + " (" + strings.Join(others, ", ") + ")"
 }
 
 // units lists what a member holds: partitions as ranges, kinds by name.

@@ -61,7 +61,23 @@ type MemberStatus struct {
 	ResidentBytes uint64       `json:"residentBytes"`
 	NotReady      []string     `json:"notReady,omitempty"`
 	Mode          string       `json:"mode,omitempty"`
+	Parts         []PartMode   `json:"parts,omitempty"`
 	Units         []UnitStatus `json:"units"`
+}
+
+// PartMode is the mode of one part of a role: its own, and what holds, which is the
+// more cautious of that and of the role's.
+type PartMode struct {
+	Part string `json:"part"`
+	Own  string `json:"own"`
+	Mode string `json:"mode"`
+}
+
+func partModes(said []*millracev1.PartMode) (out []PartMode) {
+	for _, p := range said {
+		out = append(out, PartMode{p.GetPart(), p.GetOwn(), p.GetHolds()})
+	}
+	return out
 }
 
 // UnitStatus is one partition or kind that a member holds.
@@ -221,6 +237,7 @@ func (r *RoleStatus) add(m *millracev1.MemberStatus, now time.Time) {
 		ID: m.GetMember().GetId(), Host: m.GetMember().GetHost(), Version: m.GetMember().GetVersion(),
 		AgeSeconds:    now.Sub(m.GetMember().GetStarted().AsTime()).Seconds(),
 		ResidentBytes: m.GetResidentBytes(), NotReady: m.GetNotReady(), Mode: m.GetMode(),
+		Parts: partModes(m.GetParts()),
 	}
 	for _, p := range m.GetPartitions() {
 		out.Units = append(out.Units, UnitStatus{

@@ -143,6 +143,10 @@ func guardedServer(t *testing.T) *bustest.Server {
 				Publish:   &server.SubjectPermission{Allow: control.Publish},
 				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX_control.>"}},
 			}},
+			{Username: "command", Password: "command", Permissions: &server.Permissions{ // as a command connects
+				Publish:   &server.SubjectPermission{Allow: control.Publish},
+				Subscribe: &server.SubjectPermission{Allow: control.Subscribe},
+			}},
 		}
 	}))
 }

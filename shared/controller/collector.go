@@ -20,6 +20,7 @@ type collector struct {
 	objects    *prometheus.Desc
 	opaque     *prometheus.Desc
 	mode       *prometheus.Desc
+	part       *prometheus.Desc
 }
 
 func newCollector(c *Controller) *collector {
@@ -35,13 +36,14 @@ func newCollector(c *Controller) *collector {
 		freshness:  desc("freshness_seconds", "Seconds since the last bookmark that agreed, over the partitions the oldest; +Inf if one had none in its replay.", "kind"),
 		objects:    desc("objects", "Objects cached.", "kind"),
 		mode:       desc("mode", "1 for the mode that the role is in; 0 for all while it is not known.", "mode"),
+		part:       desc("part_mode", "1 for the mode that holds for a part of the role; 0 for all while it is not known.", "part", "mode"),
 		opaque:     desc("objects_opaque", "Objects that cannot be read.", "kind"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (x *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{x.partitions, x.complete, x.backlog, x.oldest, x.freshness, x.objects, x.opaque, x.mode} {
+	for _, d := range []*prometheus.Desc{x.partitions, x.complete, x.backlog, x.oldest, x.freshness, x.objects, x.opaque, x.mode, x.part} {
 		out <- d
 	}
 }
@@ -71,14 +73,7 @@ func (x *collector) Collect(out chan<- prometheus.Metric) {
 	gauge(x.backlog, float64(backlog))
 	gauge(x.oldest, oldest.Seconds())
 
-	now := x.c.modes.mode()
-	for _, mode := range []string{ModeOff, ModeShadow, ModeActive} {
-		is := 0.0
-		if mode == now {
-			is = 1
-		}
-		gauge(x.mode, is, mode)
-	}
+	x.modes(gauge)
 	kinds := x.c.kinds()
 	for _, kind := range x.c.inputs() {
 		st, held := kinds[kind]
@@ -89,6 +84,21 @@ func (x *collector) Collect(out chan<- prometheus.Metric) {
 		gauge(x.freshness, age, string(kind))
 		gauge(x.objects, float64(st.Objects), string(kind))
 		gauge(x.opaque, float64(st.Opaque), string(kind))
+	}
+}
+
+func (x *collector) modes(gauge func(d *prometheus.Desc, v float64, labels ...string)) {
+	is := func(mode, now string) float64 {
+		if mode == now {
+			return 1
+		}
+		return 0
+	}
+	for _, mode := range []string{ModeOff, ModeShadow, ModeActive} {
+		gauge(x.mode, is(mode, x.c.modes.mode()), mode)
+		for part := range x.c.parts {
+			gauge(x.part, is(mode, x.c.modeOf(part)), part, mode)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,10 @@ func TestEveryWriteIsRecorded(t *testing.T) {
 			got.GetRule() != "mirror" || got.GetOutcome() != millracev1.Outcome_OUTCOME_TAKEN || got.GetKey().GetName() != "a" ||
 			got.GetBodyBytes() != 3 || got.GetBodyHash() != event.HashBody([]byte("y/0")) || len(got.GetInputs()) != 1 {
 			r.Errorf("record is %v", got)
+		}
+		// One line, cut between characters.
+		if want := "because of " + strings.Repeat("ü", 144) + "…"; got.GetDetail() != want {
+			r.Errorf("detail is %q of %d bytes, want %q", got.GetDetail(), len(got.GetDetail()), want)
 		}
 		if r.value("millrace_controller_decision_records_total", "result=kept") != 2 {
 			r.Error("the records were not counted")

@@ -79,7 +79,7 @@ func (c *Controller) explain(data []byte) []byte {
 	if answer == nil {
 		return nil
 	}
-	answer.Mode = c.modes.mode()
+	answer.Mode, answer.Parts = c.modes.mode(), c.partModes()
 	answer.Member.Role, answer.Member.Host = c.def.Role, c.def.Host
 	b, err := proto.Marshal(answer)
 	if err != nil {

@@ -1,5 +1,12 @@
 package controller
 
+import (
+	"maps"
+	"slices"
+
+	millracev1 "github.com/millrace-io/millrace/proto/millrace/v1"
+)
+
 // caution orders modes: what holds for a part is the greater of two. What is not
 // known is not allowed.
 var caution = map[string]int{ModeActive: 0, ModeShadow: 1, ModeOff: 2, "": 3}
@@ -40,6 +47,14 @@ func (c *Controller) newParts() map[string]*modes {
 		parts[part] = m
 	}
 	return parts
+}
+
+// partModes are the modes of the parts, by name.
+func (c *Controller) partModes() (out []*millracev1.PartMode) {
+	for _, part := range slices.Sorted(maps.Keys(c.parts)) {
+		out = append(out, &millracev1.PartMode{Part: part, Own: c.parts[part].mode(), Holds: c.modeOf(part)})
+	}
+	return out
 }
 
 // partTurned makes every key be looked at once a part has another mode ⚠: what was

@@ -70,6 +70,8 @@ type rig struct {
 	things, outs, nodes *controllertest.Watcher
 	clock               *serverClock
 
+	// part is whose writes they are. Set before start.
+	part string
 	// reconcile replaces mirror. Set before start.
 	reconcile func(ctx context.Context, p *Partition, key event.Key) (Result, error)
 
@@ -220,7 +222,7 @@ func (r *rig) apply(ctx context.Context, p *Partition, key event.Key, s state) e
 	if !s.hasThing {
 		danger = Destructive
 	}
-	if err := p.Guard(ctx, key, danger); err != nil {
+	if err := p.GuardPart(ctx, key, r.part, danger); err != nil {
 		if errors.Is(err, ErrShadow) {
 			p.Intend(key, want)
 			verb := map[bool]string{true: "update", false: "delete"}[s.hasThing]
@@ -242,6 +244,7 @@ func (r *rig) apply(ctx context.Context, p *Partition, key event.Key, s state) e
 	o := r.Put(outs, key, want)
 	p.Record(key, Decision{
 		Object: Ref{outs, key, o.UID, o.Version}, Verb: "update", Base: s.out.Version, Rule: "mirror", Body: []byte(want),
+		Detail: "because\nof " + strings.Repeat("ü", 200),
 		Inputs: []Ref{{things, key, s.thing.UID, s.thing.Version}},
 	})
 	p.Wrote(key, protocol.Write{Kind: outs, Key: key, UID: o.UID, Version: o.Version})

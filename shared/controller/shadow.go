@@ -136,6 +136,11 @@ func (c *Controller) shadowReport(data []byte) []byte {
 		return nil
 	}
 	report := &millracev1.ShadowReport{Role: c.def.Role, Host: c.def.Host, Mode: c.modes.mode()}
+	for part := range c.parts {
+		if c.modeOf(part) == ModeShadow {
+			report.Mode = ModeShadow // of something
+		}
+	}
 	for _, p := range c.partitions() {
 		p.compare(report)
 	}

@@ -24,7 +24,7 @@ const grace = 5 * time.Second
 // Status returns what this member holds and knows; the process fills in the
 // rest.
 func (c *Controller) Status() *millracev1.MemberStatus {
-	s := &millracev1.MemberStatus{NotReady: c.missing(), Mode: c.modes.mode()}
+	s := &millracev1.MemberStatus{NotReady: c.missing(), Mode: c.modes.mode(), Parts: c.partModes()}
 	held := c.partitions()
 	slices.SortFunc(held, func(a, b *Partition) int { return cmp.Compare(a.Number(), b.Number()) })
 	for _, p := range held {
@@ -109,6 +109,11 @@ func (c *Controller) missing() (out []string) {
 	case ModeOff:
 		return nil
 	}
+	for _, part := range c.partModes() {
+		if part.GetOwn() == "" {
+			out = append(out, fmt.Sprintf("the mode of %s is not known yet", part.GetPart()))
+		}
+	}
 	closed := 0
 	problems := make(map[string]struct{})
 	for _, p := range c.partitions() {
@@ -127,7 +132,7 @@ func (c *Controller) missing() (out []string) {
 			problems[st.Problem] = struct{}{}
 		}
 	}
-	out = slices.Sorted(maps.Keys(problems))
+	out = append(out, slices.Sorted(maps.Keys(problems))...)
 	for kind, st := range c.kinds() {
 		if limit := max(c.limit(kind, Harmless), grace); st.Synced && st.Known && st.Age > limit {
 			out = append(out, fmt.Sprintf("%s: no bookmark for %s", kind, st.Age.Round(time.Second)))

@@ -521,7 +521,9 @@ type ExplainAnswer struct {
 	// The inputs of the partition are complete.
 	Synced bool `protobuf:"varint,8,opt,name=synced,proto3" json:"synced,omitempty"`
 	// The keys that the object concerns.
-	Keys          []*KeyState `protobuf:"bytes,9,rep,name=keys,proto3" json:"keys,omitempty"`
+	Keys []*KeyState `protobuf:"bytes,9,rep,name=keys,proto3" json:"keys,omitempty"`
+	// The parts of the role, by name.
+	Parts         []*PartMode `protobuf:"bytes,10,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -615,6 +617,13 @@ func (x *ExplainAnswer) GetSynced() bool {
 func (x *ExplainAnswer) GetKeys() []*KeyState {
 	if x != nil {
 		return x.Keys
+	}
+	return nil
+}
+
+func (x *ExplainAnswer) GetParts() []*PartMode {
+	if x != nil {
+		return x.Parts
 	}
 	return nil
 }
@@ -1079,7 +1088,7 @@ const file_millrace_v1_decision_proto_rawDesc = "" +
 	"\bobserved\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\bobserved\x126\n" +
 	"\breceived\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\breceived\"@\n" +
 	"\x0eExplainRequest\x12.\n" +
-	"\x06object\x18\x01 \x01(\v2\x16.millrace.v1.ObjectRefR\x06object\"\xbc\x02\n" +
+	"\x06object\x18\x01 \x01(\v2\x16.millrace.v1.ObjectRefR\x06object\"\xe9\x02\n" +
 	"\rExplainAnswer\x12+\n" +
 	"\x06member\x18\x01 \x01(\v2\x13.millrace.v1.MemberR\x06member\x12\x1c\n" +
 	"\tpartition\x18\x02 \x01(\rR\tpartition\x12\x14\n" +
@@ -1089,7 +1098,9 @@ const file_millrace_v1_decision_proto_rawDesc = "" +
 	"\x06cached\x18\x06 \x01(\v2\x16.millrace.v1.ObjectRefR\x06cached\x12\x16\n" +
 	"\x06opaque\x18\a \x01(\bR\x06opaque\x12\x16\n" +
 	"\x06synced\x18\b \x01(\bR\x06synced\x12)\n" +
-	"\x04keys\x18\t \x03(\v2\x15.millrace.v1.KeyStateR\x04keys\"\x98\x03\n" +
+	"\x04keys\x18\t \x03(\v2\x15.millrace.v1.KeyStateR\x04keys\x12+\n" +
+	"\x05parts\x18\n" +
+	" \x03(\v2\x15.millrace.v1.PartModeR\x05parts\"\x98\x03\n" +
 	"\bKeyState\x12(\n" +
 	"\x03key\x18\x01 \x01(\v2\x16.millrace.v1.ObjectRefR\x03key\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\tR\x05state\x12/\n" +
@@ -1160,7 +1171,8 @@ var file_millrace_v1_decision_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
 	(*Member)(nil),                // 12: millrace.v1.Member
 	(*KindStatus)(nil),            // 13: millrace.v1.KindStatus
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
+	(*PartMode)(nil),              // 14: millrace.v1.PartMode
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
 }
 var file_millrace_v1_decision_proto_depIdxs = []int32{
 	11, // 0: millrace.v1.Decision.at:type_name -> google.protobuf.Timestamp
@@ -1179,20 +1191,21 @@ var file_millrace_v1_decision_proto_depIdxs = []int32{
 	13, // 13: millrace.v1.ExplainAnswer.kind:type_name -> millrace.v1.KindStatus
 	1,  // 14: millrace.v1.ExplainAnswer.cached:type_name -> millrace.v1.ObjectRef
 	6,  // 15: millrace.v1.ExplainAnswer.keys:type_name -> millrace.v1.KeyState
-	1,  // 16: millrace.v1.KeyState.key:type_name -> millrace.v1.ObjectRef
-	14, // 17: millrace.v1.KeyState.since:type_name -> google.protobuf.Duration
-	3,  // 18: millrace.v1.KeyState.cause:type_name -> millrace.v1.Cause
-	14, // 19: millrace.v1.KeyState.next_try:type_name -> google.protobuf.Duration
-	1,  // 20: millrace.v1.KeyState.unseen:type_name -> millrace.v1.ObjectRef
-	9,  // 21: millrace.v1.ShadowReport.keys:type_name -> millrace.v1.ShadowKey
-	1,  // 22: millrace.v1.ShadowKey.key:type_name -> millrace.v1.ObjectRef
-	14, // 23: millrace.v1.ShadowKey.since:type_name -> google.protobuf.Duration
-	10, // 24: millrace.v1.ShadowKey.differences:type_name -> millrace.v1.FieldDifference
-	25, // [25:25] is the sub-list for method output_type
-	25, // [25:25] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	14, // 16: millrace.v1.ExplainAnswer.parts:type_name -> millrace.v1.PartMode
+	1,  // 17: millrace.v1.KeyState.key:type_name -> millrace.v1.ObjectRef
+	15, // 18: millrace.v1.KeyState.since:type_name -> google.protobuf.Duration
+	3,  // 19: millrace.v1.KeyState.cause:type_name -> millrace.v1.Cause
+	15, // 20: millrace.v1.KeyState.next_try:type_name -> google.protobuf.Duration
+	1,  // 21: millrace.v1.KeyState.unseen:type_name -> millrace.v1.ObjectRef
+	9,  // 22: millrace.v1.ShadowReport.keys:type_name -> millrace.v1.ShadowKey
+	1,  // 23: millrace.v1.ShadowKey.key:type_name -> millrace.v1.ObjectRef
+	15, // 24: millrace.v1.ShadowKey.since:type_name -> google.protobuf.Duration
+	10, // 25: millrace.v1.ShadowKey.differences:type_name -> millrace.v1.FieldDifference
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_decision_proto_init() }

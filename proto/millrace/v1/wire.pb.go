@@ -527,7 +527,9 @@ type MemberStatus struct {
 	Mode string `protobuf:"bytes,10,opt,name=mode,proto3" json:"mode,omitempty"`
 	// What is paused, as this member saw last: evictions, roles; "unknown" if it
 	// cannot be read.
-	Paused        []string `protobuf:"bytes,11,rep,name=paused,proto3" json:"paused,omitempty"`
+	Paused []string `protobuf:"bytes,11,rep,name=paused,proto3" json:"paused,omitempty"`
+	// The parts of a controller that can be switched apart, by name.
+	Parts         []*PartMode `protobuf:"bytes,12,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -625,6 +627,77 @@ func (x *MemberStatus) GetPaused() []string {
 	return nil
 }
 
+func (x *MemberStatus) GetParts() []*PartMode {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+// PartMode is the mode of one part of a role.
+type PartMode struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Part  string                 `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
+	// Its own mode: set for the part, or else as the member's settings say; empty
+	// while it is not known.
+	Own string `protobuf:"bytes,2,opt,name=own,proto3" json:"own,omitempty"`
+	// What holds: the more cautious of that and of the mode of the role.
+	Holds         string `protobuf:"bytes,3,opt,name=holds,proto3" json:"holds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartMode) Reset() {
+	*x = PartMode{}
+	mi := &file_millrace_v1_wire_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PartMode) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PartMode) ProtoMessage() {}
+
+func (x *PartMode) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_wire_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PartMode.ProtoReflect.Descriptor instead.
+func (*PartMode) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PartMode) GetPart() string {
+	if x != nil {
+		return x.Part
+	}
+	return ""
+}
+
+func (x *PartMode) GetOwn() string {
+	if x != nil {
+		return x.Own
+	}
+	return ""
+}
+
+func (x *PartMode) GetHolds() string {
+	if x != nil {
+		return x.Holds
+	}
+	return ""
+}
+
 // PartitionStatus describes one partition (or, for the watcher, one kind) held.
 type PartitionStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -646,7 +719,7 @@ type PartitionStatus struct {
 
 func (x *PartitionStatus) Reset() {
 	*x = PartitionStatus{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[7]
+	mi := &file_millrace_v1_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +731,7 @@ func (x *PartitionStatus) String() string {
 func (*PartitionStatus) ProtoMessage() {}
 
 func (x *PartitionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[7]
+	mi := &file_millrace_v1_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +744,7 @@ func (x *PartitionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStatus.ProtoReflect.Descriptor instead.
 func (*PartitionStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PartitionStatus) GetUnit() string {
@@ -742,7 +815,7 @@ type KindStatus struct {
 
 func (x *KindStatus) Reset() {
 	*x = KindStatus{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[8]
+	mi := &file_millrace_v1_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +827,7 @@ func (x *KindStatus) String() string {
 func (*KindStatus) ProtoMessage() {}
 
 func (x *KindStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[8]
+	mi := &file_millrace_v1_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +840,7 @@ func (x *KindStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindStatus.ProtoReflect.Descriptor instead.
 func (*KindStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *KindStatus) GetKind() string {
@@ -841,7 +914,7 @@ type RateStatus struct {
 
 func (x *RateStatus) Reset() {
 	*x = RateStatus{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[9]
+	mi := &file_millrace_v1_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -853,7 +926,7 @@ func (x *RateStatus) String() string {
 func (*RateStatus) ProtoMessage() {}
 
 func (x *RateStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[9]
+	mi := &file_millrace_v1_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -866,7 +939,7 @@ func (x *RateStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RateStatus.ProtoReflect.Descriptor instead.
 func (*RateStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *RateStatus) GetScope() string {
@@ -966,7 +1039,7 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06member\x18\x06 \x01(\tR\x06member\x12*\n" +
-	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x85\x03\n" +
+	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xb2\x03\n" +
 	"\fMemberStatus\x12+\n" +
 	"\x06member\x18\x01 \x01(\v2\x13.millrace.v1.MemberR\x06member\x12<\n" +
 	"\n" +
@@ -981,7 +1054,12 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"heartbeats\x12\x12\n" +
 	"\x04mode\x18\n" +
 	" \x01(\tR\x04mode\x12\x16\n" +
-	"\x06paused\x18\v \x03(\tR\x06paused\"\xd8\x01\n" +
+	"\x06paused\x18\v \x03(\tR\x06paused\x12+\n" +
+	"\x05parts\x18\f \x03(\v2\x15.millrace.v1.PartModeR\x05parts\"F\n" +
+	"\bPartMode\x12\x12\n" +
+	"\x04part\x18\x01 \x01(\tR\x04part\x12\x10\n" +
+	"\x03own\x18\x02 \x01(\tR\x03own\x12\x14\n" +
+	"\x05holds\x18\x03 \x01(\tR\x05holds\"\xd8\x01\n" +
 	"\x0fPartitionStatus\x12\x12\n" +
 	"\x04unit\x18\x01 \x01(\tR\x04unit\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x16\n" +
@@ -1024,7 +1102,7 @@ func file_millrace_v1_wire_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_wire_proto_rawDescData
 }
 
-var file_millrace_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_millrace_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_millrace_v1_wire_proto_goTypes = []any{
 	(*Mark)(nil),                  // 0: millrace.v1.Mark
 	(*Sums)(nil),                  // 1: millrace.v1.Sums
@@ -1033,33 +1111,35 @@ var file_millrace_v1_wire_proto_goTypes = []any{
 	(*TokenBucket)(nil),           // 4: millrace.v1.TokenBucket
 	(*DeadLetter)(nil),            // 5: millrace.v1.DeadLetter
 	(*MemberStatus)(nil),          // 6: millrace.v1.MemberStatus
-	(*PartitionStatus)(nil),       // 7: millrace.v1.PartitionStatus
-	(*KindStatus)(nil),            // 8: millrace.v1.KindStatus
-	(*RateStatus)(nil),            // 9: millrace.v1.RateStatus
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 11: google.protobuf.Duration
-	(*HeartbeatStatus)(nil),       // 12: millrace.v1.HeartbeatStatus
+	(*PartMode)(nil),              // 7: millrace.v1.PartMode
+	(*PartitionStatus)(nil),       // 8: millrace.v1.PartitionStatus
+	(*KindStatus)(nil),            // 9: millrace.v1.KindStatus
+	(*RateStatus)(nil),            // 10: millrace.v1.RateStatus
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
+	(*HeartbeatStatus)(nil),       // 13: millrace.v1.HeartbeatStatus
 }
 var file_millrace_v1_wire_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Mark.by_key:type_name -> millrace.v1.Sums
 	1,  // 1: millrace.v1.Mark.by_namespace:type_name -> millrace.v1.Sums
-	10, // 2: millrace.v1.Member.started:type_name -> google.protobuf.Timestamp
-	10, // 3: millrace.v1.Lease.since:type_name -> google.protobuf.Timestamp
-	11, // 4: millrace.v1.TokenBucket.now:type_name -> google.protobuf.Duration
-	11, // 5: millrace.v1.TokenBucket.debt:type_name -> google.protobuf.Duration
-	10, // 6: millrace.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
+	11, // 2: millrace.v1.Member.started:type_name -> google.protobuf.Timestamp
+	11, // 3: millrace.v1.Lease.since:type_name -> google.protobuf.Timestamp
+	12, // 4: millrace.v1.TokenBucket.now:type_name -> google.protobuf.Duration
+	12, // 5: millrace.v1.TokenBucket.debt:type_name -> google.protobuf.Duration
+	11, // 6: millrace.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
 	2,  // 7: millrace.v1.MemberStatus.member:type_name -> millrace.v1.Member
-	7,  // 8: millrace.v1.MemberStatus.partitions:type_name -> millrace.v1.PartitionStatus
-	8,  // 9: millrace.v1.MemberStatus.kinds:type_name -> millrace.v1.KindStatus
-	9,  // 10: millrace.v1.MemberStatus.rates:type_name -> millrace.v1.RateStatus
-	12, // 11: millrace.v1.MemberStatus.heartbeats:type_name -> millrace.v1.HeartbeatStatus
-	11, // 12: millrace.v1.PartitionStatus.oldest:type_name -> google.protobuf.Duration
-	11, // 13: millrace.v1.KindStatus.age:type_name -> google.protobuf.Duration
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	8,  // 8: millrace.v1.MemberStatus.partitions:type_name -> millrace.v1.PartitionStatus
+	9,  // 9: millrace.v1.MemberStatus.kinds:type_name -> millrace.v1.KindStatus
+	10, // 10: millrace.v1.MemberStatus.rates:type_name -> millrace.v1.RateStatus
+	13, // 11: millrace.v1.MemberStatus.heartbeats:type_name -> millrace.v1.HeartbeatStatus
+	7,  // 12: millrace.v1.MemberStatus.parts:type_name -> millrace.v1.PartMode
+	12, // 13: millrace.v1.PartitionStatus.oldest:type_name -> google.protobuf.Duration
+	12, // 14: millrace.v1.KindStatus.age:type_name -> google.protobuf.Duration
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_wire_proto_init() }
@@ -1074,7 +1154,7 @@ func file_millrace_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_wire_proto_rawDesc), len(file_millrace_v1_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

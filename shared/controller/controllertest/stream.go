@@ -34,6 +34,7 @@ type World struct {
 	NoRecords bool
 	// HiddenFacts: see HideFacts.
 	HiddenFacts bool
+	hiddenFact  string
 
 	partitions int
 	seq        uint64
@@ -314,12 +315,21 @@ func (w *World) HideFacts(hide bool) {
 	w.turned = make(chan struct{})
 }
 
+// HideFact keeps one key of the bucket away until it is called with none.
+func (w *World) HideFact(key string) {
+	w.Mu.Lock()
+	defer w.Mu.Unlock()
+	w.hiddenFact = key
+	close(w.turned)
+	w.turned = make(chan struct{})
+}
+
 // FollowFacts tells one key, the filter, anew whenever any fact changes.
 func (w *World) FollowFacts(ctx context.Context, filter string, sink event.EntrySink) error {
 	for replay := uint64(1); ; replay++ {
 		w.Mu.Lock()
 		value, exists := w.facts[filter]
-		hidden, turned := w.HiddenFacts, w.turned
+		hidden, turned := w.HiddenFacts || filter == w.hiddenFact, w.turned
 		w.Mu.Unlock()
 		if !hidden {
 			sink.Begin(replay)
