@@ -49,6 +49,7 @@ type session struct {
 var commands = []command{
 	{[]string{"status"}, "[-o json]", "members, partitions, backlog, freshness", status},
 	{[]string{"explain"}, "KIND KEY [-n 5] [-o json]", "why an object is as it is, and what its key waits for", explain},
+	{[]string{"evictions"}, "[-role ROLE] [-node NODE] [-n 100] [-o json]", "what is still to be evicted or deleted, when, why, and what it waits for", evictions},
 	{[]string{"pause"}, "[evictions|ROLE]", "says what is paused, or pauses evictions or a role", pause},
 	{[]string{"resume"}, "evictions|ROLE", "ends a pause", resume},
 	{[]string{"mode"}, "ROLE[/PART] [off|shadow|active|default]", "says or sets whether a role writes, or a part of it", mode},

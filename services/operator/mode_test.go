@@ -34,6 +34,16 @@ func ran(t *testing.T, s *bustest.Server, user string, args ...string) (code int
 	return code, said.String(), complained.String()
 }
 
+// wantRun runs a command that may only read, and must succeed.
+func wantRun(t *testing.T, s *bustest.Server, args ...string) string {
+	t.Helper()
+	code, out, complaints := ran(t, s, "operator", args...)
+	if code != process.ExitOK {
+		t.Errorf("%q: exit code %d: %s", args, code, complaints)
+	}
+	return out
+}
+
 // obedient answers as a member of podevictor whose part is in the mode that is set.
 func obedient(ctx context.Context, t *testing.T, b *bus.Bus) {
 	t.Helper()

@@ -20,8 +20,8 @@ func ControlPermissions(cluster string) Permissions {
 	return p
 }
 
-// OperatorPermissions are what `millrace status` and `millrace explain` need on a
-// cluster: they read what members say, how far durable positions are behind, dead
+// OperatorPermissions are what `millrace status`, `millrace explain` and `millrace
+// evictions` need on a cluster: they read what members say, how far durable positions are behind, dead
 // letters, decision records, and the last message of one object at a time. They
 // can write nothing: no object, no lease, no position, no stream.
 func OperatorPermissions(cluster string) Permissions {
@@ -39,6 +39,7 @@ func OperatorPermissions(cluster string) Permissions {
 			"$JS.API.STREAM.MSG.GET." + decisions,
 			"millrace." + token + ".explain",
 			"millrace." + token + ".shadow",
+			"millrace." + token + ".pending",
 			// The object whose subject the request names, and no other: what a
 			// consumer would bring is everything.
 			"$JS.API.DIRECT.GET." + objects + "." + event.Root(cluster) + ".>",

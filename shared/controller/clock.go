@@ -35,6 +35,17 @@ func (c *Controller) now() (time.Time, error) {
 	return t, nil
 }
 
+// clusterTime is the cluster's time as far as it is known, for people.
+func (c *Controller) clusterTime() time.Time {
+	now := time.Now()
+	if c.def.Clock != nil {
+		if t, _, known := c.def.Clock.ClusterTime(now); known {
+			return t
+		}
+	}
+	return now
+}
+
 // skewed says that the clocks are too far apart; nil also before the server was
 // heard of, which every process begins with.
 func (c *Controller) skewed() error {

@@ -58,7 +58,7 @@ type Definition struct {
 	// while none is set: see Partition.Mode.
 	Parts map[string]string
 	// Pending returns what this member has still to do, for those who ask, in any
-	// order; nil: nothing is told. It must not block for long.
+	// order, as a list that is the caller's; nil: nothing is told. It must not block.
 	Pending func() []Pending
 	// Host is where this replica runs, for people.
 	Host string

@@ -102,6 +102,7 @@ func Serve[G Grant](ctx context.Context, c *Controller, l Lease[G]) error {
 	tasks.Go(func() { c.records.run(run) })
 	tasks.Go(func() { c.answering(run, ExplainSubject(c.bus.Cluster()), c.explain) })
 	tasks.Go(func() { c.answering(run, ShadowSubject(c.bus.Cluster()), c.shadowReport) })
+	tasks.Go(func() { c.answering(run, PendingSubject(c.bus.Cluster()), c.pending) })
 	tasks.Go(func() { c.modes.follow(run, c.bus) })
 	for _, m := range c.parts {
 		tasks.Go(func() { m.follow(run, c.bus) })
