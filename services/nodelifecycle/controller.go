@@ -33,7 +33,7 @@ type nodeLifecycle struct {
 	registered *registeredFacts
 	zones      *zoneFact
 	checks     *checks
-	reads      *sharedReads
+	reads      *kube.SharedReads
 	metrics    *metrics
 	log        *slog.Logger
 	background context.Context //nolint:containedctx // of what runs beside the partitions
@@ -42,7 +42,7 @@ type nodeLifecycle struct {
 func newNodeLifecycle(ctx context.Context, p policy, api *kube.API, writes kube.WriteOptions, events record.EventRecorder) *nodeLifecycle {
 	return &nodeLifecycle{
 		policy: p, api: api, writes: writes, events: events, background: ctx,
-		census: &registrar{}, checks: newChecks(), reads: newSharedReads(api),
+		census: &registrar{}, checks: newChecks(), reads: api.SharedReads(nodes, sharedRead),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/rates"
+	sharedrole "github.com/millrace-io/millrace/shared/role"
 )
 
 // execute brings the NoExecute taints of a sick node to what they should be. down:
@@ -60,7 +61,7 @@ func (r *reconciler) beating(n *corev1.Node, s silent) time.Duration {
 // swap puts the one of the two NoExecute taints in the place of the other, at
 // once and in one write.
 func (r *reconciler) swap(ctx context.Context, key event.Key, n *corev1.Node) error {
-	if err := r.allowed(ctx, key, controller.Evicting); err != nil {
+	if err := sharedrole.Allowed(ctx, r.p, key, controller.Evicting); err != nil {
 		return err
 	}
 	live, ref, err := r.read(ctx, key, n)
@@ -77,7 +78,7 @@ func (r *reconciler) swap(ctx context.Context, key event.Key, n *corev1.Node) er
 // taint adds the NoExecute taint that the node's sickness asks for, with a token
 // of its zone, on a live look.
 func (r *reconciler) taint(ctx context.Context, key event.Key, n *corev1.Node, s silent, token rates.Token) (wait time.Duration, err error) {
-	if err := r.allowed(ctx, key, controller.Evicting); err != nil {
+	if err := sharedrole.Allowed(ctx, r.p, key, controller.Evicting); err != nil {
 		return 0, err
 	}
 	live, ref, wait, err := r.lookSick(ctx, key, n, s)

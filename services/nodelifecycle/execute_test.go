@@ -165,7 +165,7 @@ func TestATokenThatDiesOnTheWay(t *testing.T) {
 		}
 		return 0
 	})
-	if _, granted := r.role.evictions.granted[c]; !granted {
+	if !r.role.evictions.lines.Granted(c) {
 		t.Fatal("no token")
 	}
 	result := r.run(r.key("n"))

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/facts"
+	sharedrole "github.com/millrace-io/millrace/shared/role"
 )
 
 // allZones names the one fact there is about zones.
@@ -102,7 +103,7 @@ func (r *reconciler) register(ctx context.Context, key event.Key, n *corev1.Node
 	s := r.known[n.Name]
 	done := s == nil || s.registered
 	r.mu.Unlock()
-	if done || r.may(ctx, key, controller.Harmless) != nil {
+	if done || sharedrole.May(ctx, r.p, key, controller.Harmless) != nil {
 		return
 	}
 	fact := &millracev1.NodeRegistered{Node: n.Name, At: timestamppb.Now()}
@@ -125,7 +126,7 @@ func (r *reconciler) gone(ctx context.Context, key event.Key) {
 	s := r.known[key.Name]
 	delete(r.known, key.Name)
 	r.mu.Unlock()
-	if s == nil || r.may(ctx, key, controller.Harmless) != nil {
+	if s == nil || sharedrole.May(ctx, r.p, key, controller.Harmless) != nil {
 		return
 	}
 	r.tell(key.Name, types.UID(s.uid), "RemovingNode", "Node %s is gone")

@@ -119,7 +119,7 @@ func (p plan) patch() map[string]any {
 
 // harmless decides the plan again on a live read, and writes it.
 func (r *reconciler) harmless(ctx context.Context, key event.Key, n *corev1.Node, down bool) error {
-	if err := r.allowed(ctx, key, controller.Harmless); err != nil {
+	if err := sharedrole.Allowed(ctx, r.p, key, controller.Harmless); err != nil {
 		return err
 	}
 	live, ref, err := r.read(ctx, key, n)
@@ -171,7 +171,8 @@ func (r *reconciler) write(
 	ctx context.Context, key event.Key, n *corev1.Node, ref kube.Ref, rule string, d controller.Danger, valid func() error, patch map[string]any,
 ) error {
 	track := r.track(key, rule, d, n)
-	_, err := r.writer(track, valid).Patch(ctx, ref, patch)
+	track.Valid = valid
+	_, err := r.api.Writer(track.Options(r.writes)).Patch(ctx, ref, patch)
 	return track.Err(err)
 }
 
@@ -181,18 +182,4 @@ func (r *reconciler) track(key event.Key, rule string, d controller.Danger, n *c
 		Partition: r.p, Key: key, Rule: rule, Danger: d,
 		Inputs: func() []controller.Ref { return []controller.Ref{refTo(nodes, n)} },
 	}
-}
-
-// writer asks valid besides the frame, right before what it writes leaves.
-func (r *reconciler) writer(track *sharedrole.Track, valid func() error) *kube.Writer {
-	options := track.Options(r.writes)
-	if guard := options.Guard; valid != nil {
-		options.Guard = func(ctx context.Context) error {
-			if err := guard(ctx); err != nil {
-				return err
-			}
-			return valid()
-		}
-	}
-	return r.api.Writer(options)
 }

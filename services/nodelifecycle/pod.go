@@ -3,7 +3,6 @@ package nodelifecycle
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +25,7 @@ func (r *reconciler) pod(ctx context.Context, key event.Key) (controller.Result,
 	if _, ready := unready(pod, time.Time{}); !ready {
 		return controller.Result{}, nil
 	}
-	live, err := r.reads.get(ctx, n.Name)
+	live, err := r.hostOf(ctx, n.Name)
 	if err != nil {
 		return controller.Result{}, err
 	}
@@ -86,7 +85,7 @@ func (r *reconciler) mark(ctx context.Context, key event.Key, pod *corev1.Pod, n
 		Inputs: func() []controller.Ref { return []controller.Ref{refTo(nodes, n), refTo(pods, pod)} },
 	}
 	ref := kube.RefTo(pods, pod)
-	_, failed := r.writer(track, nil).PatchStatus(ctx, ref, map[string]any{"status": map[string]any{"conditions": []condition{c}}})
+	_, failed := r.api.Writer(track.Options(r.writes)).PatchStatus(ctx, ref, map[string]any{"status": map[string]any{"conditions": []condition{c}}})
 	if err := track.Err(failed); err != nil {
 		return err
 	}
@@ -102,78 +101,15 @@ func refTo(kind event.Kind, o metav1.Object) controller.Ref {
 // by. Unit: time. Source: architecture section 10.
 const sharedRead = 100 * time.Millisecond
 
-// sharedReads reads nodes live for all of their pods at once.
-type sharedReads struct {
-	api *kube.API
-
-	mu    sync.Mutex
-	reads map[string]*sharedNode
-}
-
-// sharedNode is one read of a node: under way until done is closed.
-type sharedNode struct {
-	done chan struct{}
-	sent time.Time
-	node *corev1.Node
-	err  error
-}
-
-func newSharedReads(api *kube.API) *sharedReads {
-	return &sharedReads{api: api, reads: make(map[string]*sharedNode)}
-}
-
-// get returns a node as the server held it not more than sharedRead ago.
-func (s *sharedReads) get(ctx context.Context, name string) (*corev1.Node, error) {
-	for {
-		read, begun := s.enter(name)
-		if begun {
-			s.read(ctx, name, read)
-		}
-		select {
-		case <-read.done:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		if begun || time.Since(read.sent) <= sharedRead && read.err == nil {
-			return read.node, read.err
-		}
-	}
-}
-
-// enter returns the read that is young enough, or under way, or begins one.
-func (s *sharedReads) enter(name string) (read *sharedNode, begun bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if read := s.reads[name]; read != nil {
-		select {
-		case <-read.done:
-		default:
-			return read, false
-		}
-		if read.err == nil && time.Since(read.sent) <= sharedRead {
-			return read, false
-		}
-	}
-	for other, read := range s.reads {
-		if time.Since(read.sent) > time.Minute {
-			delete(s.reads, other)
-		}
-	}
-	read = &sharedNode{done: make(chan struct{}), sent: time.Now()}
-	s.reads[name] = read
-	return read, true
-}
-
-func (s *sharedReads) read(ctx context.Context, name string, read *sharedNode) {
-	defer close(read.done)
-	object, err := s.api.GetOne(ctx, nodes, event.Key{Name: name})
+// hostOf reads the node of some pods straight through, for all of them at once.
+func (r *reconciler) hostOf(ctx context.Context, name string) (*corev1.Node, error) {
+	object, _, err := r.reads.Get(ctx, event.Key{Name: name})
 	if err != nil {
-		read.err = err
-		return
+		return nil, err
 	}
-	if n, ok := object.Raw.(*corev1.Node); ok {
-		read.node = trimNode(n)
-		return
+	n, ok := object.Raw.(*corev1.Node)
+	if !ok {
+		return nil, fmt.Errorf("reading node %s: it is a %T", name, object.Raw)
 	}
-	read.err = fmt.Errorf("reading node %s: it is a %T", name, object.Raw)
+	return trimNode(n), nil
 }

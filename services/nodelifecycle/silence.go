@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
+	sharedrole "github.com/millrace-io/millrace/shared/role"
 )
 
 // silent is what can be said of a node's silence at one moment.
@@ -58,7 +59,7 @@ func (r *reconciler) silence(n *corev1.Node, now time.Time) (s silent) {
 // declare writes a silent node Unknown, after a live look at it and its Lease has
 // shown that the digest is not behind ⚠. wait: not yet.
 func (r *reconciler) declare(ctx context.Context, key event.Key, n *corev1.Node, s silent) (wait time.Duration, err error) {
-	if err := r.allowed(ctx, key, controller.Destructive); err != nil {
+	if err := sharedrole.Allowed(ctx, r.p, key, controller.Destructive); err != nil {
 		return 0, err
 	}
 	object, wait, err := r.check(ctx, n, s.Verdict)
@@ -80,7 +81,7 @@ func (r *reconciler) declare(ctx context.Context, key event.Key, n *corev1.Node,
 	r.p.ReadLive(key)
 	wasReady := isReady(live)
 	track := r.track(key, ruleSilence, controller.Destructive, live)
-	after, failed := r.writer(track, nil).PatchStatus(ctx, ref, map[string]any{"status": map[string]any{"conditions": conditions}})
+	after, failed := r.api.Writer(track.Options(r.writes)).PatchStatus(ctx, ref, map[string]any{"status": map[string]any{"conditions": conditions}})
 	if err := track.Err(failed); err != nil {
 		return 0, err
 	}

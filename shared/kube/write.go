@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -31,6 +32,7 @@ const (
 	VerbPatch       Verb = "patch"
 	VerbPatchStatus Verb = "patch_status"
 	VerbDelete      Verb = "delete"
+	VerbEvict       Verb = "evict"
 )
 
 // Write is one write that was done, or in shadow mode intended.
@@ -46,6 +48,9 @@ type Write struct {
 	Body []byte
 	// Shadow: nothing was sent.
 	Shadow bool
+	// Later: it was deleted and stays until its period of grace has passed, or until
+	// what it runs has ended.
+	Later bool
 }
 
 // WriteOptions are what all writes of a Writer or a slice session share.
@@ -169,8 +174,27 @@ func (w *Writer) sendPatch(ctx context.Context, typed typedKind, known bool, ref
 // Delete deletes exactly the object, in exactly the state, that ref names. A nil
 // grace leaves the period to the object.
 func (w *Writer) Delete(ctx context.Context, ref Ref, grace *int64) error {
-	fail := func(err error) error { return fmt.Errorf("deleting %s: %w", ref, err) }
-	if err := complete(ref); err != nil {
+	later := ref.Kind == Pods && (grace == nil || *grace > 0)
+	return w.remove(ctx, Write{Verb: VerbDelete, Ref: ref, Base: ref.Version, Later: later}, func(ctx context.Context) error {
+		return w.sendDelete(ctx, ref, deleteOptions(ref, grace))
+	})
+}
+
+// Evict asks for a pod to be deleted where no PodDisruptionBudget forbids it:
+// ErrThrottled where one does.
+func (w *Writer) Evict(ctx context.Context, ref Ref) error {
+	return w.remove(ctx, Write{Verb: VerbEvict, Ref: ref, Base: ref.Version, Later: true}, func(ctx context.Context) error {
+		options := deleteOptions(ref, nil)
+		return w.api.client.PolicyV1().RESTClient().Post().AbsPath("/api/v1").MaxRetries(0).
+			Namespace(ref.Key.Namespace).Resource("pods").Name(ref.Key.Name).SubResource("eviction").
+			Body(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: ref.Key.Name}, DeleteOptions: &options}).
+			Do(ctx).Error()
+	})
+}
+
+func (w *Writer) remove(ctx context.Context, write Write, send func(ctx context.Context) error) error {
+	fail := func(err error) error { return fmt.Errorf("%s of %s: %w", write.Verb, write.Ref, err) }
+	if err := complete(write.Ref); err != nil {
 		return fail(err)
 	}
 	ctx, cancel, shadow, err := w.begin(ctx)
@@ -179,11 +203,12 @@ func (w *Writer) Delete(ctx context.Context, ref Ref, grace *int64) error {
 	}
 	defer cancel()
 	if !shadow {
-		if err := w.sendDelete(ctx, ref, deleteOptions(ref, grace)); err != nil {
-			return fail(w.failed(Write{Verb: VerbDelete, Ref: ref, Base: ref.Version}, sortWrite(err)))
+		if err := send(ctx); err != nil {
+			return fail(w.failed(write, sortWrite(err)))
 		}
 	}
-	w.done(Write{Verb: VerbDelete, Ref: ref, Base: ref.Version, Shadow: shadow})
+	write.Shadow = shadow
+	w.done(write)
 	return nil
 }
 

@@ -166,6 +166,13 @@ func (b *Bucket) trouble() error {
 type Token struct {
 	b     *Bucket
 	until time.Duration // by the bucket's boot
+	with  *Token        // needed besides; nil: none
+}
+
+// With is the right to act that needs both tokens.
+func (t Token) With(other Token) Token {
+	t.with = &other
+	return t
 }
 
 // Valid is asked right before the act; ErrVoid if it is too late for it.
@@ -173,6 +180,9 @@ func (t Token) Valid() error {
 	if late := t.b.r.boot() - t.until; late >= 0 {
 		t.b.r.metrics.refusals.WithLabelValues(t.b.scope, refusedVoid).Inc()
 		return fmt.Errorf("using a token of %s: %w: %s too late", t.b.scope, ErrVoid, late)
+	}
+	if t.with != nil {
+		return t.with.Valid()
 	}
 	return nil
 }

@@ -58,6 +58,9 @@ type Track struct {
 	// Inputs returns what the decision rests on, what matters most first; nil:
 	// nothing is told. Called once per write.
 	Inputs func() []controller.Ref
+	// Valid is asked after the frame, right before a write leaves: what it rests on
+	// besides, like a token; nil: nothing.
+	Valid func() error
 
 	shadowed atomic.Bool
 }
@@ -72,8 +75,11 @@ func (t *Track) Options(of kube.WriteOptions) kube.WriteOptions {
 // Guard asks the frame; in shadow mode it says so in the edge's words.
 func (t *Track) Guard(ctx context.Context) error {
 	err := t.Partition.Guard(ctx, t.Key, max(t.Danger, controller.Harmless))
-	if errors.Is(err, controller.ErrShadow) {
+	switch {
+	case errors.Is(err, controller.ErrShadow):
 		return fmt.Errorf("%w: %w", kube.ErrShadow, err)
+	case err == nil && t.Valid != nil:
+		return t.Valid()
 	}
 	return err
 }
@@ -84,7 +90,7 @@ func (t *Track) Wrote(w kube.Write) {
 		t.shadowed.Store(true)
 	} else {
 		t.Partition.Wrote(t.Key, protocol.Write{
-			Kind: w.Ref.Kind, Key: w.Ref.Key, UID: w.Ref.UID, Version: w.Ref.Version, Deleted: w.Verb == kube.VerbDelete,
+			Kind: w.Ref.Kind, Key: w.Ref.Key, UID: w.Ref.UID, Version: w.Ref.Version, Deleted: w.Verb == kube.VerbDelete && !w.Later,
 		})
 	}
 	t.record(w, nil)
