@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,9 +46,9 @@ func sets(t *testing.T) map[string]string {
 	return out
 }
 
-func render(t *testing.T, values string) (text string, objects []*unstructured.Unstructured) {
+func render(t *testing.T, values string, more ...string) (text string, objects []*unstructured.Unstructured) {
 	t.Helper()
-	text, err := Render(t.Context(), "--values", values)
+	text, err := Render(t.Context(), append([]string{"--values", values}, more...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,6 +108,10 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"a setting that the role lacks":     {"controllers.nodelifecycle.settings.podEvictionTimeout=5m", "'podEvictionTimeout' not allowed"},
 		"a grace without a unit":            {"controllers.nodelifecycle.settings.nodeMonitorGracePeriod=50", "/nodelifecycle/settings/nodeMonitorGracePeriod"},
 		"a share above all":                 {"controllers.nodelifecycle.settings.unhealthyZoneThreshold=55", "/nodelifecycle/settings/unhealthyZoneThreshold"},
+		"a part's mode that is none":        {"controllers.podevictor.settings.taintEvictionMode=on", "/podevictor/settings/taintEvictionMode"},
+		"a way to evict that is none":       {"controllers.podevictor.settings.evictionMode=drain", "'delete', 'evict'"},
+		"a burst of nothing":                {"controllers.podevictor.settings.podEvictionBurst=0", "/podevictor/settings/podEvictionBurst"},
+		"a rate below nothing":              {"controllers.podevictor.settings.zonePodEvictionQps=-1", "/podevictor/settings/zonePodEvictionQps"},
 		"a value that no controller has":    {"controllers.nodelifecycle.replica=3", "'replica' not allowed"},
 		"memory limits that are no numbers": {"watcher.resources.limits.memory=true", "/watcher/resources/limits/memory"},
 	}
@@ -127,7 +132,8 @@ func TestRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, objects := render(t, sets(t)["default"])
+	// What a role may need at most.
+	_, objects := render(t, sets(t)["default"], "--set", "controllers.podevictor.settings.evictionMode=evict")
 	roles := 0
 	for _, o := range objects {
 		if o.GetKind() != "Deployment" {
@@ -166,6 +172,22 @@ func TestRights(t *testing.T) {
 	}
 	if roles < 2 {
 		t.Errorf("%d roles rendered", roles)
+	}
+}
+
+// Contract: issue 5, part 6: the right to evict is given where it is used, and only
+// there.
+func TestEvictionIsARightOfEvictMode(t *testing.T) {
+	eviction := Right{Resource: "pods/eviction", Verb: "create"}
+	for mode, want := range map[string]bool{"delete": false, "evict": true} {
+		_, objects := render(t, sets(t)["default"], "--set", "controllers.podevictor.settings.evictionMode="+mode)
+		got, err := RightsOf(objects, func(name string) bool { return strings.HasSuffix(name, ":podevictor") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(got, eviction) != want {
+			t.Errorf("in mode %s it may %v", mode, got)
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-io/millrace/deploy/chart"
 	"github.com/millrace-io/millrace/services/endpoints"
 	"github.com/millrace-io/millrace/services/nodelifecycle"
+	"github.com/millrace-io/millrace/services/podevictor"
 	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/process"
 )
@@ -137,6 +138,7 @@ func TestReadmesNameTheSettings(t *testing.T) {
 var needed = map[string][]kube.Right{
 	"endpoints":     endpoints.Rights(),
 	"nodelifecycle": nodelifecycle.Rights(),
+	"podevictor":    podevictor.Rights("evict"),
 }
 
 // Contract: issue 5, part 6: what a role misses when it is not allowed is what its

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace-io/millrace/services/endpoints"
 	"github.com/millrace-io/millrace/services/nodelifecycle"
 	"github.com/millrace-io/millrace/services/operator"
+	"github.com/millrace-io/millrace/services/podevictor"
 	"github.com/millrace-io/millrace/services/standalone"
 	"github.com/millrace-io/millrace/services/watcher"
 	"github.com/millrace-io/millrace/shared/process"
@@ -32,6 +33,7 @@ var roles = map[string]struct {
 	"watcher":       {run: watcher.Run, config: &watcher.Config{}},
 	"endpoints":     {run: endpoints.Run, config: &endpoints.Config{}},
 	"nodelifecycle": {run: nodelifecycle.Run, config: &nodelifecycle.Config{}},
+	"podevictor":    {run: podevictor.Run, config: &podevictor.Config{}, parts: podevictor.Parts},
 }
 
 // standaloneRole is all of them in one process.

@@ -183,6 +183,70 @@ func (x *NodeRegistered) GetAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// TaintBorne is the value of taints.<node's UID and taint>: since when a node has
+// borne a NoExecute taint without a break, where the taint itself does not say.
+type TaintBorne struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The node's name and the taint, for people.
+	Node  string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Taint string `protobuf:"bytes,2,opt,name=taint,proto3" json:"taint,omitempty"`
+	// By the API server's clock.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaintBorne) Reset() {
+	*x = TaintBorne{}
+	mi := &file_millrace_v1_fact_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaintBorne) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaintBorne) ProtoMessage() {}
+
+func (x *TaintBorne) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_fact_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaintBorne.ProtoReflect.Descriptor instead.
+func (*TaintBorne) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_fact_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TaintBorne) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *TaintBorne) GetTaint() string {
+	if x != nil {
+		return x.Taint
+	}
+	return ""
+}
+
+func (x *TaintBorne) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 var File_millrace_v1_fact_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_fact_proto_rawDesc = "" +
@@ -195,7 +259,12 @@ const file_millrace_v1_fact_proto_rawDesc = "" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"P\n" +
 	"\x0eNodeRegistered\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12*\n" +
-	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02atB>Z<github.com/millrace-io/millrace/proto/millrace/v1;millracev1b\x06proto3"
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"h\n" +
+	"\n" +
+	"TaintBorne\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
+	"\x05taint\x18\x02 \x01(\tR\x05taint\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05sinceB>Z<github.com/millrace-io/millrace/proto/millrace/v1;millracev1b\x06proto3"
 
 var (
 	file_millrace_v1_fact_proto_rawDescOnce sync.Once
@@ -209,21 +278,23 @@ func file_millrace_v1_fact_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_fact_proto_rawDescData
 }
 
-var file_millrace_v1_fact_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_millrace_v1_fact_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_millrace_v1_fact_proto_goTypes = []any{
 	(*Demand)(nil),                // 0: millrace.v1.Demand
 	(*NodeZones)(nil),             // 1: millrace.v1.NodeZones
 	(*NodeRegistered)(nil),        // 2: millrace.v1.NodeRegistered
-	(*timestamppb.Timestamp)(nil), // 3: google.protobuf.Timestamp
+	(*TaintBorne)(nil),            // 3: millrace.v1.TaintBorne
+	(*timestamppb.Timestamp)(nil), // 4: google.protobuf.Timestamp
 }
 var file_millrace_v1_fact_proto_depIdxs = []int32{
-	3, // 0: millrace.v1.NodeZones.since:type_name -> google.protobuf.Timestamp
-	3, // 1: millrace.v1.NodeRegistered.at:type_name -> google.protobuf.Timestamp
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	4, // 0: millrace.v1.NodeZones.since:type_name -> google.protobuf.Timestamp
+	4, // 1: millrace.v1.NodeRegistered.at:type_name -> google.protobuf.Timestamp
+	4, // 2: millrace.v1.TaintBorne.since:type_name -> google.protobuf.Timestamp
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_fact_proto_init() }
@@ -237,7 +308,7 @@ func file_millrace_v1_fact_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_fact_proto_rawDesc), len(file_millrace_v1_fact_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

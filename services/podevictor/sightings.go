@@ -1,0 +1,308 @@
+package podevictor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+	corev1 "k8s.io/api/core/v1"
+
+	millracev1 "github.com/millrace-io/millrace/proto/millrace/v1"
+	"github.com/millrace-io/millrace/shared/controller"
+	"github.com/millrace-io/millrace/shared/facts"
+)
+
+type (
+	taintFacts = facts.Topic[millracev1.TaintBorne, *millracev1.TaintBorne]
+	taintView  = facts.View[millracev1.TaintBorne, *millracev1.TaintBorne]
+)
+
+// sightings knows since when nodes bear their NoExecute taints without a break. A
+// taint mostly says so itself. Where it does not (kubectl sets no time), the first
+// sight counts, and it is recorded, so that no restart begins anew. not-ready and
+// unreachable are one: a taint that takes the place of the other goes on from there,
+// whatever time was written into it.
+type sightings struct {
+	topic *taintFacts
+	view  *taintView
+
+	mu    sync.Mutex
+	nodes map[string]*seen // by name
+	// broken is when a taint was last seen gone, by the name of its fact: an older
+	// fact says nothing of the taint that has come since ⚠.
+	broken map[string]time.Time
+	stale  chan string // facts to be forgotten
+	known  bool        // the facts have been read once
+}
+
+// seen are the taints of one node.
+type seen struct {
+	uid    string
+	taints map[string]*borne // by the name of their fact
+}
+
+// borne is one taint, or the row of not-ready and unreachable.
+type borne struct {
+	// since is when it began; zero: not known yet.
+	since time.Time
+	// times are the taints that it consists of, and what they say.
+	times map[string]time.Time
+}
+
+// future is how far in the future the time of a taint may lie to be believed. Unit:
+// time. Source: ours; two clocks further apart stop everything destructive.
+const future = 5 * time.Second
+
+func newSightings(store facts.Store) *sightings {
+	topic := facts.New[millracev1.TaintBorne](store, "taints")
+	return &sightings{
+		topic: topic, view: topic.View(), nodes: make(map[string]*seen), broken: make(map[string]time.Time),
+		stale: make(chan string, 1000),
+	}
+}
+
+// run follows the facts, and forgets those that are over, until ctx ends.
+func (s *sightings) run(ctx context.Context) {
+	var following sync.WaitGroup
+	following.Go(func() { s.view.Run(ctx) })
+	defer following.Wait()
+	for {
+		select {
+		case name := <-s.stale:
+			_ = s.topic.Forget(ctx, name) // left behind it harms nobody: see broken
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// sickRow is the name of the two taints that are one.
+const sickRow = "not-ready or unreachable"
+
+// nameOf is what the fact about a taint is called.
+func nameOf(uid string, t *corev1.Taint) string {
+	if isSick(t) {
+		return uid + " " + sickRow
+	}
+	return uid + " " + t.Key + "=" + t.Value
+}
+
+// saw takes a node as it is now. now is the cluster's time.
+func (s *sightings) saw(n *corev1.Node, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.see(n, now)
+}
+
+// gone takes the end of a node.
+func (s *sightings) gone(name string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(name, now)
+}
+
+// only takes the names of all nodes that there are.
+func (s *sightings) only(names map[string]bool, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.nodes {
+		if !names[name] {
+			s.forget(name, now)
+		}
+	}
+}
+
+// forget is gone; s.mu is held.
+func (s *sightings) forget(name string, now time.Time) {
+	if was := s.nodes[name]; was != nil {
+		for fact := range was.taints {
+			s.end(fact, now)
+		}
+		delete(s.nodes, name)
+	}
+}
+
+// see is saw; s.mu is held.
+func (s *sightings) see(n *corev1.Node, now time.Time) *seen {
+	was := s.nodes[n.Name]
+	if was == nil || was.uid != string(n.UID) {
+		was = &seen{uid: string(n.UID), taints: make(map[string]*borne)}
+	}
+	is := &seen{uid: was.uid, taints: make(map[string]*borne)}
+	for _, t := range executing(n) {
+		name := nameOf(is.uid, &t)
+		b := is.taints[name]
+		if b == nil {
+			b = &borne{times: make(map[string]time.Time)}
+			is.taints[name] = b
+		}
+		b.times[t.Key] = stated(&t, now)
+	}
+	for name, b := range is.taints {
+		if before := was.taints[name]; before != nil && !before.brokenBy(b) {
+			b.since = before.since
+		} else if before != nil {
+			s.end(name, now)
+		}
+		b.begin()
+	}
+	for name := range was.taints {
+		if is.taints[name] == nil {
+			s.end(name, now)
+		}
+	}
+	if len(is.taints) == 0 {
+		delete(s.nodes, n.Name)
+	} else {
+		s.nodes[n.Name] = is
+	}
+	return is
+}
+
+// manyBroken is how many ends of taints are remembered at least, and keepBroken for
+// how long: by then what was recorded before is forgotten. Units: taints, time.
+// Source: ours.
+const (
+	manyBroken = 1000
+	keepBroken = 10 * time.Minute
+)
+
+// end notes that a taint has come to an end. s.mu is held.
+func (s *sightings) end(name string, now time.Time) {
+	if len(s.broken) > manyBroken {
+		maps.DeleteFunc(s.broken, func(_ string, at time.Time) bool { return now.Sub(at) > keepBroken })
+	}
+	s.broken[name] = now
+	if fact, _ := s.view.Fact(name); fact == nil {
+		return
+	}
+	select {
+	case s.stale <- name:
+	default: // it stays behind
+	}
+}
+
+// stated is what a taint says of its beginning; zero: nothing that can be believed.
+func stated(t *corev1.Taint, now time.Time) time.Time {
+	if t.TimeAdded == nil || t.TimeAdded.After(now.Add(future)) {
+		return time.Time{}
+	}
+	return t.TimeAdded.Time
+}
+
+// brokenBy reports whether a taint was away in between: it says another time than
+// before. That of the other key in its row goes on.
+func (b *borne) brokenBy(now *borne) bool {
+	for key, at := range now.times {
+		if was, had := b.times[key]; had && !was.Equal(at) {
+			return true
+		}
+	}
+	return false
+}
+
+// begin moves the beginning to the earliest that is stated.
+func (b *borne) begin() {
+	for _, at := range b.times {
+		if !at.IsZero() && (b.since.IsZero() || at.Before(b.since)) {
+			b.since = at
+		}
+	}
+}
+
+// says reports whether the taints themselves say since.
+func (b *borne) says() bool {
+	for _, at := range b.times {
+		if !at.IsZero() && at.Equal(b.since) {
+			return true
+		}
+	}
+	return false
+}
+
+// errNoFacts: it is not known yet what was recorded.
+var errNoFacts = fmt.Errorf("%w: what is recorded of taints has not been read", controller.ErrNotSynced)
+
+// complete reports whether the facts have been read once. Since then, those that
+// are being read again are known.
+func (s *sightings) complete() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.known {
+		_, s.known = s.view.Fact("")
+	}
+	return s.known
+}
+
+// terms returns the NoExecute taints of a node with their beginnings, and records
+// what only memory would keep.
+func (s *sightings) terms(ctx context.Context, n *corev1.Node, now time.Time) ([]term, error) {
+	taints := executing(n)
+	if len(taints) > 0 && !s.complete() {
+		return nil, errNoFacts
+	}
+	out := make([]term, 0, len(taints))
+	for i := range taints {
+		name := nameOf(string(n.UID), &taints[i])
+		since, ask := s.since(n, name, now)
+		if ask {
+			var err error
+			if since, err = s.record(ctx, n, name, since, now); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, term{taints[i], since})
+	}
+	return out, nil
+}
+
+// since returns the beginning of a taint, as far as it is known here. ask: it is to
+// be recorded, and what was recorded first counts.
+func (s *sightings) since(n *corev1.Node, name string, now time.Time) (since time.Time, ask bool) {
+	fact, _ := s.view.Fact(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.see(n, now).taints[name]
+	at := fact.GetSince().AsTime()
+	if fact == nil || !at.After(s.broken[name]) {
+		return b.since, !b.says()
+	}
+	if strings.HasSuffix(name, " "+sickRow) && (b.since.IsZero() || at.Before(b.since)) {
+		b.since = at
+	} else if !b.says() {
+		b.since = at
+	}
+	return b.since, false
+}
+
+// record writes the beginning of a taint, now if it is not known, unless an earlier
+// one stands.
+func (s *sightings) record(ctx context.Context, n *corev1.Node, name string, since, now time.Time) (time.Time, error) {
+	if since.IsZero() {
+		since = now
+	}
+	s.mu.Lock()
+	broken := s.broken[name]
+	s.mu.Unlock()
+	stands, err := s.topic.Update(ctx, name, func(m *millracev1.TaintBorne) bool {
+		at := m.GetSince().AsTime()
+		if m.GetSince() != nil && at.After(broken) && !since.Before(at) {
+			return false
+		}
+		m.Node, m.Taint, m.Since = n.Name, strings.TrimPrefix(name, string(n.UID)+" "), timestamppb.New(since)
+		return true
+	})
+	if err != nil {
+		return time.Time{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if was := s.nodes[n.Name]; was != nil && was.uid == string(n.UID) && was.taints[name] != nil {
+		was.taints[name].since = stands.GetSince().AsTime()
+	}
+	return stands.GetSince().AsTime(), nil
+}
