@@ -2,6 +2,7 @@ package podevictor
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -62,7 +63,7 @@ func (r *reconciler) discard(ctx context.Context, key event.Key, t *task, rule s
 	if err != nil {
 		return 0, err
 	}
-	n, valid, err := r.found(ctx, pod, rule)
+	n, _, err := r.found(ctx, pod, rule)
 	if err != nil {
 		return 0, err
 	}
@@ -70,21 +71,23 @@ func (r *reconciler) discard(ctx context.Context, key event.Key, t *task, rule s
 		return r.spared(pod, n, rule), nil
 	}
 	track := r.track(key, partGarbage, rule, reasonsFor[rule], &ref, refOf(n))
-	writer := r.api.Writer(track.Options(r.writes))
+	writer := r.api.Writer(lastLook(track.Options(r.writes), func(ctx context.Context) (fresh func() error, err error) {
+		if n, fresh, err = r.found(ctx, pod, rule); err == nil && garbage(pod, n) != rule {
+			err = errSpared
+		}
+		return fresh, err
+	}))
 	if !ended(pod) {
-		if ref, err = r.fail(ctx, writer, pod, ref, rule); err != nil {
-			return 0, track.Err(err)
-		}
-		if n, valid, err = r.found(ctx, pod, rule); err != nil || garbage(pod, n) != rule {
-			return r.spared(pod, n, rule), err
-		}
+		ref, err = r.fail(ctx, writer, pod, ref, rule)
 	}
-	if !forced(pod) {
-		track.Valid = valid
+	if err == nil && !forced(pod) {
 		err = writer.Delete(ctx, ref, new(int64))
 		r.metrics.forced(key.Namespace, rule, err)
 	}
-	if lapsed(err) {
+	switch {
+	case errors.Is(err, errSpared):
+		return r.spared(pod, n, rule), nil
+	case lapsed(err):
 		return atOnce, nil
 	}
 	if err := track.Err(err); err != nil {
@@ -130,14 +133,12 @@ func (r *reconciler) spared(pod *corev1.Pod, n *corev1.Node, rule string) time.D
 	return max(soon, r.quarantined(rule, pod, time.Now()))
 }
 
-// found reads the node of a pod for a rule that goes by it; nil: there is none. valid
-// is what must hold as the pod is deleted.
-func (r *reconciler) found(ctx context.Context, pod *corev1.Pod, rule string) (n *corev1.Node, valid func() error, err error) {
+// found reads the node of a pod for a rule that goes by it; nil: there is none.
+func (r *reconciler) found(ctx context.Context, pod *corev1.Pod, rule string) (n *corev1.Node, fresh func() error, err error) {
 	if rule == ruleUnscheduled {
 		return nil, func() error { return nil }, nil
 	}
-	n, asked, err := r.host(ctx, pod.Spec.NodeName)
-	return n, func() error { return recent(asked) }, err
+	return r.host(ctx, pod.Spec.NodeName)
 }
 
 // collection is the last pod of a name that was collected.

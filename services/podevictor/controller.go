@@ -35,13 +35,9 @@ type podEvictor struct {
 	held map[view]*reconciler
 }
 
-// hostAge is how old a read of a node may be as a pod is deleted that is judged by
-// it. Unit: time. Source: architecture section 10.
-const hostAge = 100 * time.Millisecond
-
 func newPodEvictor(p policy, api *kube.API, writes kube.WriteOptions, events record.EventRecorder) *podEvictor {
 	return &podEvictor{
-		policy: p, api: api, writes: writes, events: events, hosts: api.SharedReads(nodes, hostAge),
+		policy: p, api: api, writes: writes, events: events, hosts: api.SharedReads(nodes, hostShared),
 		quarantine: newQuarantine(), log: slog.New(slog.DiscardHandler), held: make(map[view]*reconciler),
 	}
 }

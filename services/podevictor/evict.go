@@ -3,7 +3,6 @@ package podevictor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,7 +69,7 @@ func (r *reconciler) remove(ctx context.Context, key event.Key, t *task, terms [
 	if err != nil {
 		return 0, err
 	}
-	v, n, asked, err := r.confirm(ctx, t, pod, terms)
+	v, n, _, err := r.confirm(ctx, t, pod, terms)
 	if err != nil || !v.evict {
 		return soon, err
 	}
@@ -88,15 +87,21 @@ func (r *reconciler) remove(ctx context.Context, key event.Key, t *task, terms [
 		if ref, err = r.disrupt(ctx, writer, pod, ref, reasonTaint, messageTaint); err != nil {
 			return 0, track.Err(err)
 		}
-		if v, _, asked, err = r.confirm(ctx, t, pod, terms); err != nil || !v.evict {
-			return soon, err
-		}
 	}
-	track.Valid = func() error { return errors.Join(valid(), recent(asked)) }
+	writer = r.api.Writer(lastLook(track.Options(r.writes), func(ctx context.Context) (func() error, error) {
+		v, _, fresh, err := r.confirm(ctx, t, pod, terms)
+		if err == nil && !v.evict {
+			err = errSpared
+		}
+		return func() error { return errors.Join(valid(), fresh()) }, err
+	}))
 	if r.policy.EvictionMode == modeEvict {
 		err = writer.Evict(ctx, ref)
 	} else {
 		err = writer.Delete(ctx, ref, nil)
+	}
+	if errors.Is(err, errSpared) {
+		return soon, nil
 	}
 	if lapsed(err) {
 		return atOnce, nil
@@ -119,37 +124,20 @@ func (r *reconciler) mark(ctx context.Context, key event.Key, track *sharedrole.
 }
 
 // confirm judges a pod by its node as the server holds it now. evict is false where
-// the node is gone, too: that is not for taints to decide. asked is when the node was
-// asked for.
-func (r *reconciler) confirm(ctx context.Context, t *task, pod *corev1.Pod, terms []term) (v verdict, n *corev1.Node, asked time.Time, err error) {
+// the node is gone, too: that is not for taints to decide.
+func (r *reconciler) confirm(ctx context.Context, t *task, pod *corev1.Pod, terms []term) (v verdict, n *corev1.Node, fresh func() error, err error) {
 	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != t.node {
-		return v, nil, asked, nil
+		return v, nil, nil, nil
 	}
-	n, asked, err = r.host(ctx, t.node)
+	n, fresh, err = r.host(ctx, t.node)
 	if err != nil || n == nil {
-		return v, n, asked, err
+		return v, n, fresh, err
 	}
 	now, err := r.p.Now()
 	if err != nil {
-		return v, n, asked, err
+		return v, n, fresh, err
 	}
-	return judge(pod, live(n, terms, now), r.policy.TaintTolerationComparisonOperators), n, asked, nil
-}
-
-// host reads a node straight through; nil if there is none.
-func (r *reconciler) host(ctx context.Context, name string) (n *corev1.Node, asked time.Time, err error) {
-	object, asked, err := r.hosts.Get(ctx, event.Key{Name: name})
-	switch {
-	case errors.Is(err, kube.ErrNotFound):
-		return nil, asked, nil
-	case err != nil:
-		return nil, asked, err
-	}
-	raw, ok := object.Raw.(*corev1.Node)
-	if !ok {
-		return nil, asked, fmt.Errorf("reading node %s: it is a %T", name, object.Raw)
-	}
-	return trimNode(raw), asked, nil
+	return judge(pod, live(n, terms, now), r.policy.TaintTolerationComparisonOperators), n, fresh, nil
 }
 
 // live are the terms of a node as it was read: those that are known, and what it
@@ -169,17 +157,6 @@ func live(n *corev1.Node, known []term, now time.Time) (out []term) {
 		out = append(out, term{t, at})
 	}
 	return out
-}
-
-// errOld: the node was looked at too long ago.
-var errOld = errors.New("the look at the node is too old")
-
-// recent is asked right before a pod is deleted.
-func recent(asked time.Time) error {
-	if age := time.Since(asked); age > hostAge {
-		return fmt.Errorf("%w: %s", errOld, age)
-	}
-	return nil
 }
 
 // What is written of a pod that is deleted. Source: contract 2, A8 and B4, for the

@@ -60,9 +60,15 @@ func (a *API) getOne(ctx context.Context, kind event.Kind, metadataOnly bool, ke
 	if err != nil {
 		return Object{}, fmt.Errorf("reading %s %s: %w", kind, key, Sort(err))
 	}
+	return a.get(ctx, s, key)
+}
+
+func (a *API) get(ctx context.Context, s source, key event.Key) (Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.RequestTimeout)
+	defer cancel()
 	raw, err := s.get(ctx, key)
 	if err != nil {
-		return Object{}, fmt.Errorf("reading %s %s: %w", kind, key, Sort(err))
+		return Object{}, fmt.Errorf("reading %s %s: %w", s.kind, key, Sort(err))
 	}
 	return toObject(raw, time.Now())
 }

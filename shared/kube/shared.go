@@ -10,10 +10,11 @@ import (
 )
 
 // SharedReads reads objects of one kind straight through, once for all who ask for
-// the same one within a moment: the node of many pods.
+// the same one within a moment: the node of many pods. They do not wait for the
+// client's limit, in which they would grow old: the writes that they are for do.
 type SharedReads struct {
 	api  *API
-	kind event.Kind
+	from source
 	age  time.Duration
 
 	mu    sync.Mutex
@@ -32,10 +33,13 @@ type sharedRead struct {
 // Source: ours.
 const keepReads = time.Minute
 
-// SharedReads returns reads of a kind that are shared for as long as they are not
-// older than age.
+// SharedReads returns reads of a kind that we have a type of, shared for as long as
+// they are not older than age.
 func (a *API) SharedReads(kind event.Kind, age time.Duration) *SharedReads {
-	return &SharedReads{api: a, kind: kind, age: age, reads: make(map[event.Key]*sharedRead)}
+	typed := typedKinds[kind]
+	return &SharedReads{
+		api: a, from: typedSource(kind, typed, typed.client(a.checks)), age: age, reads: make(map[event.Key]*sharedRead),
+	}
 }
 
 // Get returns an object as the server held it not longer than age ago, and when
@@ -45,7 +49,7 @@ func (s *SharedReads) Get(ctx context.Context, key event.Key) (o Object, asked t
 	for {
 		read, mine := s.enter(key)
 		if mine {
-			read.object, read.err = s.api.GetOne(ctx, s.kind, key)
+			read.object, read.err = s.api.get(ctx, s.from, key)
 			close(read.done)
 		}
 		select {
