@@ -192,7 +192,7 @@ down: ## Stops what `up` started, and removes its volumes.
 ##@ See and measure
 
 .PHONY: demo
-demo: build ## The short story: services, pods, a killed replica, a silent node. DEMO_KEEP=1 leaves it running.
+demo: build ## The short story: services, pods, killed replicas, a silent node, evicted pods. DEMO_KEEP=1 leaves it running.
 	@deploy/devcluster/build --only devcluster
 	@$(GO) run ./deploy/demo
 

@@ -1,6 +1,6 @@
 // Command demo plays a short story on a whole installation (an API server, NATS,
-// one watcher, three replicas of the endpoints role and two of nodelifecycle, all
-// as processes on loopback), prints what happened when, and checks every step: it
+// one watcher, three replicas of the endpoints role, two each of nodelifecycle and
+// podevictor, all as processes on loopback), prints what happened when, and checks every step: it
 // exits 0 only when all expectations held. With -standalone, millrace is one process
 // that is killed and started again on its folder. DEMO_KEEP=1 leaves the
 // installation running.
@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-io/millrace/deploy/fleet"
 )
 
-// limit bounds the whole story. Unit: time. Source: it takes about 30 s; the
+// limit bounds the whole story. Unit: time. Source: it takes about a minute; the
 // first build of the binaries on a slow machine some minutes more.
 const limit = 15 * time.Minute
 
@@ -89,8 +89,10 @@ It keeps running until you press ^C. In another shell:
   kubectl get endpointslices -n %s -w
   kubectl label pod web-1 -n %s app=other --overwrite
   kubectl get nodes -o custom-columns=NAME:.metadata.name,TAINTS:.spec.taints[*].key -w
+  kubectl taint node node-0001 example.com/drain=:NoExecute
   MILLRACE_NATS_URL=%s %s status
+  MILLRACE_NATS_URL=%s %s evictions
   MILLRACE_NATS_URL=%s %s explain node node-0000
-`, f.Cluster.Kubeconfig("admin"), namespace, namespace, f.URL(), f.Binary(), f.URL(), f.Binary())
+`, f.Cluster.Kubeconfig("admin"), namespace, namespace, f.URL(), f.Binary(), f.URL(), f.Binary(), f.URL(), f.Binary())
 	<-ctx.Done()
 }

@@ -35,12 +35,12 @@ const (
 	evicting = 12 * time.Second
 )
 
-// clocks are those of the role, as an operator sets them.
+// clocks are those of the roles, as an operator sets them.
 func clocks() []string {
-	const prefix = "MILLRACE_NODELIFECYCLE_"
 	return []string{
-		prefix + "NODE_MONITOR_GRACE_PERIOD=" + grace.String(),
-		prefix + "NODE_EVICTION_RATE=" + fmt.Sprint(rate),
+		"MILLRACE_NODELIFECYCLE_NODE_MONITOR_GRACE_PERIOD=" + grace.String(),
+		"MILLRACE_NODELIFECYCLE_NODE_EVICTION_RATE=" + fmt.Sprint(rate),
+		"MILLRACE_PODEVICTOR_ORPHAN_QUARANTINE=" + quarantine.String(),
 	}
 }
 
@@ -66,10 +66,10 @@ func (s *story) register(ctx context.Context) error {
 
 // silence: a node stops beating, and what hangs on it follows, step by step.
 func (s *story) silence(ctx context.Context) error {
+	s.victim = s.choose()
 	if err := s.spread(ctx); err != nil {
 		return err
 	}
-	s.victim = s.choose()
 	s.seen.expectHealthy(slices.DeleteFunc(slices.Clone(s.nodes), func(n string) bool { return n == s.victim })...)
 	by, slicer := s.keeper(ctx, s.victim), s.holder(ctx) // before: to ask takes its time
 	s.kubelet.Silence(s.victim)
@@ -81,7 +81,7 @@ func (s *story) silence(ctx context.Context) error {
 	s.line.say("%s stops beating, and its pods with it; it may be silent for %s", s.victim, grace)
 	limit := soon
 	if !s.alone {
-		if by, err = s.takeOver(ctx, by, due.Add(-early)); err != nil {
+		if by, err = s.takeOver(ctx, lifecycle, by, due.Add(-early)); err != nil {
 			return err
 		}
 		limit = takeover
@@ -106,7 +106,7 @@ func (s *story) silence(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.line.check("its pod has left the slice of service "+everywhere, slicer, left.Sub(unknown), soon)
+	s.line.check("its pods have left the slice of service "+everywhere, slicer, left.Sub(unknown), soon)
 	executed, err := s.untilNode(ctx, "tainted NoExecute", taintedWith(corev1.TaintEffectNoExecute))
 	if err != nil {
 		return err
@@ -115,12 +115,12 @@ func (s *story) silence(ctx context.Context) error {
 	return nil
 }
 
-// takeOver: who holds the silent node dies at some time before it is due; returns
-// who holds it then. Whoever goes on neither starts the grace anew nor cuts it.
-func (s *story) takeOver(ctx context.Context, holder string, at time.Time) (successor string, err error) {
-	i := slices.IndexFunc(s.f.Members(lifecycle), func(m *fleet.Member) bool { return m.Name == holder })
+// takeOver: who holds what is about to be due dies at some time before it is; returns
+// who holds it then. Whoever goes on neither starts the time anew nor cuts it.
+func (s *story) takeOver(ctx context.Context, role, holder string, at time.Time) (successor string, err error) {
+	i := slices.IndexFunc(s.f.Members(role), func(m *fleet.Member) bool { return m.Name == holder })
 	if i < 0 {
-		return "", fmt.Errorf("nobody holds node %s", s.victim)
+		return "", fmt.Errorf("nobody of %s holds it, but %s", role, holder)
 	}
 	select {
 	case <-time.After(time.Until(at)):
@@ -128,8 +128,8 @@ func (s *story) takeOver(ctx context.Context, holder string, at time.Time) (succ
 		return "", ctx.Err()
 	}
 	s.line.say("%s holds it: kill -9, %s before that is over", holder, early)
-	s.f.Members(lifecycle)[i].Kill()
-	return s.f.Members(lifecycle)[0].Name, nil // there were two
+	s.f.Members(role)[i].Kill()
+	return s.f.Members(role)[0].Name, nil // there were two
 }
 
 // comeBack: the node beats again, and all of that is undone.
@@ -148,32 +148,35 @@ func (s *story) comeBack(ctx context.Context) error {
 		return err
 	}
 	s.line.check("it has no taint", by, free.Sub(began), soon)
-	back, err := s.seen.await(ctx, everywhere, s.agents("")...)
+	back, err := s.seen.await(ctx, everywhere, append(s.agents(s.victim), patient)...)
 	if err != nil {
 		return err
 	}
-	s.line.check("its pod is in the slice again", slicer, back.Sub(began), soon)
+	s.line.check("the pod that was left to it is in the slice again", slicer, back.Sub(began), soon)
+	if _, err = s.untilPod(ctx, "gone", agentOn(s.victim), func(p *corev1.Pod) bool { return p == nil }); err != nil {
+		return err
+	}
 	s.line.fact("no other node was Unknown or tainted at any version seen", len(s.seen.hurt()) == 0)
 	return nil
 }
 
-// spread puts a pod of one service on every node.
+// spread puts a pod of one service on every node, and one that is more patient on the
+// node that is to fall silent.
 func (s *story) spread(ctx context.Context) error {
-	s.line.say("service %s gets a pod on every node", everywhere)
+	s.line.say("service %s gets a pod on every node, and %s on %s", everywhere, patient, s.victim)
 	labels := map[string]string{"app": everywhere}
 	if err := s.createService(ctx, everywhere, labels); err != nil {
 		return err
 	}
 	for _, node := range s.nodes {
-		pod := &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Name: agentOn(node), Labels: labels},
-			Spec:       corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "example"}}},
-		}
-		if _, err := s.api.CoreV1().Pods(namespace).Create(ctx, pod, metav1.CreateOptions{}); err != nil {
-			return fmt.Errorf("creating pod %s: %w", pod.Name, err)
+		if err := s.createPod(ctx, agentOn(node), node, labels, tolerating(corev1.TaintNodeUnreachable, tolerated)); err != nil {
+			return err
 		}
 	}
-	_, err := s.seen.await(ctx, everywhere, s.agents("")...)
+	if err := s.createPod(ctx, patient, s.victim, labels, tolerating(maintenance, maintained)); err != nil {
+		return err
+	}
+	_, err := s.seen.await(ctx, everywhere, append(s.agents(""), patient)...)
 	return err
 }
 
@@ -194,7 +197,7 @@ func (s *story) createService(ctx context.Context, name string, labels map[strin
 // agentOn is the pod of that service on a node.
 func agentOn(node string) string { return everywhere + "-" + node }
 
-// probes are those pods on all nodes but one.
+// agents are those pods on all nodes but one.
 func (s *story) agents(without string) (names []string) {
 	for _, node := range s.nodes {
 		if node != without {
@@ -227,16 +230,26 @@ func (s *story) untilNode(ctx context.Context, what string, so func(*corev1.Node
 	return at, nil
 }
 
-// keeper returns the replicas that hold some nodes.
+// keeper returns the replicas of nodelifecycle that hold some nodes.
 func (s *story) keeper(ctx context.Context, nodes ...string) string {
+	keys := make([]event.Key, len(nodes))
+	for i, node := range nodes {
+		keys[i] = event.Key{Name: node}
+	}
+	return s.holding(ctx, lifecycle, keys...)
+}
+
+// holding returns the replica of a role that holds some keys; the role if there are
+// several.
+func (s *story) holding(ctx context.Context, role string, keys ...event.Key) string {
 	st, err := s.f.Status(ctx)
 	if err != nil {
 		return "?"
 	}
-	holders := st.Holders(lifecycle)
+	holders := st.Holders(role)
 	var hosts []string
-	for _, node := range nodes {
-		host := holders[fmt.Sprint(partition.OfKey(event.Key{Name: node}, st.Partitions))]
+	for _, key := range keys {
+		host := holders[fmt.Sprint(partition.OfKey(key, st.Partitions))]
 		if host != "" && !slices.Contains(hosts, host) {
 			hosts = append(hosts, host)
 		}
@@ -247,7 +260,7 @@ func (s *story) keeper(ctx context.Context, nodes ...string) string {
 	case 1:
 		return hosts[0]
 	default:
-		return lifecycle
+		return role
 	}
 }
 

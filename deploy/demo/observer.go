@@ -21,6 +21,7 @@ type observer struct {
 	mu      sync.Mutex
 	slices  map[string]*discoveryv1.EndpointSlice
 	pods    map[string]*corev1.Pod
+	last    map[string]*corev1.Pod // those that are gone too
 	nodes   map[string]*corev1.Node
 	changed chan struct{} // closed at the next change
 	written int           // versions of slices seen
@@ -34,7 +35,7 @@ func observe(ctx context.Context, api kubernetes.Interface, namespace string) (*
 	ctx, stop := context.WithCancel(ctx)
 	o := &observer{
 		stop: stop, slices: make(map[string]*discoveryv1.EndpointSlice),
-		pods: make(map[string]*corev1.Pod), nodes: make(map[string]*corev1.Node),
+		pods: make(map[string]*corev1.Pod), last: make(map[string]*corev1.Pod), nodes: make(map[string]*corev1.Node),
 		changed: make(chan struct{}), steady: make(map[string]string), healthy: make(map[string]bool),
 	}
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithNamespace(namespace))
@@ -76,6 +77,7 @@ func (o *observer) seen(obj any, gone bool) {
 		o.seenSlice(obj)
 	case *corev1.Pod:
 		put(o.pods, obj.Name, obj, gone)
+		o.last[obj.Name] = obj
 	case *corev1.Node:
 		put(o.nodes, obj.Name, obj, gone)
 		if o.healthy[obj.Name] && (gone || !isReady(obj) || len(obj.Spec.Taints) > 0) {

@@ -17,7 +17,7 @@ func (s *story) startAlone(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.line.say("millrace standalone (NATS, watcher, %s and %s in one process) is ready after %s", role, lifecycle, millis(took))
+	s.line.say("millrace standalone (NATS, watcher, %s, %s and %s in one process) is ready after %s", role, lifecycle, evictor, millis(took))
 	return s.describe(ctx)
 }
 

@@ -100,17 +100,19 @@ func (s *story) start(ctx context.Context) error {
 			return err
 		}
 	}
-	for i := range 2 {
-		if _, err := s.f.Member(ctx, lifecycle, fmt.Sprintf("%s-%d", lifecycle, i+1)); err != nil {
-			return err
+	for _, role := range []string{lifecycle, evictor} {
+		for i := range 2 {
+			if _, err := s.f.Member(ctx, role, fmt.Sprintf("%s-%d", role, i+1)); err != nil {
+				return err
+			}
 		}
 	}
-	for _, m := range slices.Concat(s.f.Members("watcher"), s.f.Members(role), s.f.Members(lifecycle)) {
+	for _, m := range slices.Concat(s.f.Members("watcher"), s.f.Members(role), s.f.Members(lifecycle), s.f.Members(evictor)) {
 		if err := m.AwaitReady(ctx); err != nil {
 			return err
 		}
 	}
-	s.line.say("one watcher, three replicas of %s and two of %s are ready after %s", role, lifecycle, millis(time.Since(began)))
+	s.line.say("one watcher, three replicas of %s, two of %s and two of %s are ready after %s", role, lifecycle, evictor, millis(time.Since(began)))
 	return s.describe(ctx)
 }
 
@@ -125,9 +127,13 @@ func (s *story) close() {
 }
 
 func (s *story) play(ctx context.Context) error {
-	scenes := []func(context.Context) error{s.register, s.appear, s.flip, s.relabel, s.kill, s.join, s.leave, s.silence, s.comeBack}
+	scenes := []func(context.Context) error{s.register, s.appear, s.flip, s.relabel, s.kill, s.join, s.leave}
 	if s.alone {
-		scenes = []func(context.Context) error{s.register, s.appear, s.flip, s.relabel, s.restart, s.leave, s.silence, s.comeBack, s.end}
+		scenes = []func(context.Context) error{s.register, s.appear, s.flip, s.relabel, s.restart, s.leave}
+	}
+	scenes = append(scenes, s.silence, s.evict, s.comeBack, s.maintain, s.orphan)
+	if s.alone {
+		scenes = append(scenes, s.end)
 	}
 	for _, scene := range scenes {
 		if err := scene(ctx); err != nil {
@@ -333,7 +339,7 @@ func (s *story) describe(ctx context.Context) error {
 		return err
 	}
 	for _, r := range st.Roles {
-		if r.Role != role && r.Role != lifecycle {
+		if r.Role == "watcher" {
 			continue
 		}
 		held := make([]string, len(r.Members))
