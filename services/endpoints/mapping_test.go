@@ -177,11 +177,11 @@ func TestOwnWritesWakeNobody(t *testing.T) {
 	t.Log("an own write that fails is none")
 	r.drop(pods[1])
 	r.woken()
-	r.wire.answer(http.MethodPut, http.StatusInternalServerError)
+	r.wire.Answer(http.MethodPut, http.StatusInternalServerError)
 	if err := r.reconcile("web"); err == nil {
 		t.Fatal("Reconcile() = nil, want an error")
 	}
-	r.wire.answer("", 0)
+	r.wire.Answer("", 0)
 	r.edit(name, edit)
 	r.echo()
 	expect("the edit", "web")
@@ -222,7 +222,7 @@ func TestOwnDeletionsWakeOnce(t *testing.T) {
 	if got := r.woken(); got != "web" {
 		t.Errorf("woke %q, want web", got)
 	}
-	r.wire.take()
+	r.wire.Take()
 	r.sync("web")
 	if got := r.writes(); got != "" {
 		t.Errorf("wrote %s", got)
@@ -339,10 +339,10 @@ func TestSyncsAreCounted(t *testing.T) {
 		{"D8: a sync", "success", func() {}},
 		{"D8: one that the API server refuses", "error", func() {
 			r.put(r.pod("web", 1))
-			r.wire.answer(http.MethodPut, http.StatusInternalServerError)
+			r.wire.Answer(http.MethodPut, http.StatusInternalServerError)
 		}},
 		{"D8: one on an old cache", "stale", func() {
-			r.wire.answer("", 0)
+			r.wire.Answer("", 0)
 			r.edit(r.slicesOf("web")[0].Name, func(s *discoveryv1.EndpointSlice) { s.Labels["x"] = "y" })
 		}},
 		{"D8: one that must wait", "stale", func() { r.hide(r.pod("web", 2)) }},

@@ -183,7 +183,7 @@ func (r *rig) drawSlice(t *rapid.T, name string, s *corev1.Service, pods []*core
 func (r *rig) rest(t *rapid.T, service string, failed bool) {
 	const enough = 8
 	for try := range enough {
-		r.wire.take()
+		r.wire.Take()
 		err := r.reconcile(service)
 		wrote := r.writes() != ""
 		r.echo()

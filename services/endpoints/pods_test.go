@@ -113,7 +113,7 @@ func TestOnePod(t *testing.T) {
 			if diff := cmp.Diff(tt.want, told(r.slicesOf("web"))); diff != "" {
 				t.Errorf("slices tell (-want +got):\n%s", diff)
 			}
-			r.wire.take()
+			r.wire.Take()
 			r.sync("web")
 			if got := r.writes(); got != "" {
 				t.Errorf("the second reconcile wrote %s", got)
@@ -216,7 +216,7 @@ func TestAChangedPodIsChangedInPlace(t *testing.T) {
 			r.sync("web")
 			slice := r.slicesOf("web")[0].Name
 			r.put(r.pod("web", 0, tt.change...))
-			r.wire.take()
+			r.wire.Take()
 			r.sync("web")
 			if got := r.writes(); got != "1 update" {
 				t.Errorf("wrote %q, want 1 update", got)
@@ -257,7 +257,7 @@ func TestUnknownNode(t *testing.T) {
 	t.Log("D3: it fails again, writes nothing, and the node wakes it")
 	r.echo()
 	r.woken()
-	r.wire.take()
+	r.wire.Take()
 	if err := r.reconcile("web"); err == nil {
 		t.Error("the second reconcile succeeded")
 	}
@@ -340,7 +340,7 @@ func TestAServiceThatStopsSelecting(t *testing.T) {
 				t.Errorf("woke %q, want web", got)
 			}
 			r.drop(r.pod("web", 0))
-			r.wire.take()
+			r.wire.Take()
 			r.sync("web")
 			if diff := cmp.Diff(before, told(r.slicesOf("web"))); diff != "" {
 				t.Errorf("slices tell (-want +got):\n%s", diff)
@@ -363,7 +363,7 @@ func TestAServiceMadeAnew(t *testing.T) {
 	again := r.service("web", func(s *corev1.Service) { s.UID = "again"; s.CreationTimestamp = metav1.NewTime(at(1000)) })
 	r.drop(r.service("web"))
 	r.put(again)
-	r.wire.take()
+	r.wire.Take()
 	r.sync("web")
 	if got := r.writes(); got != "1 create 1 delete" {
 		t.Errorf("wrote %q, want 1 create 1 delete", got)

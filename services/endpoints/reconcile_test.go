@@ -290,7 +290,7 @@ func TestPacking(t *testing.T) {
 				}
 				r.put(pods[0])
 				r.echo()
-				r.wire.take()
+				r.wire.Take()
 			},
 			"1 create", "3",
 		},
@@ -427,7 +427,7 @@ func TestEditsByHand(t *testing.T) {
 			before := told(r.slicesOf("web"))
 			r.edit(r.slicesOf("web")[0].Name, tt.edit)
 			r.echo()
-			r.wire.take()
+			r.wire.Take()
 			r.sync("web")
 			if got := r.writes(); got != tt.writes {
 				t.Errorf("wrote %q, want %q", got, tt.writes)
@@ -462,7 +462,7 @@ func TestUpdatesKeepWhatOthersAdded(t *testing.T) {
 			})
 			r.echo()
 			r.put(r.service("web", change))
-			r.wire.take()
+			r.wire.Take()
 			r.sync("web")
 			if got := r.writes(); got != "1 update" {
 				t.Fatalf("wrote %q, want 1 update", got)

@@ -1,17 +1,12 @@
 package endpoints
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
@@ -31,6 +25,7 @@ import (
 	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/kube/kubetest"
 	"github.com/millrace-io/millrace/shared/protocol"
+	"github.com/millrace-io/millrace/shared/role/roletest"
 )
 
 func TestMain(m *testing.M) { os.Exit(kubetest.Main(m)) }
@@ -89,81 +84,6 @@ func (p *fakePartition) Changed(event.Key) (controller.Cause, bool) {
 	return *p.cause, true
 }
 
-// sent is one request that left.
-type sent struct {
-	verb, path string
-	body       runtime.Object // of a write
-}
-
-// wire records what really leaves, and fails what a test wants to fail.
-type wire struct {
-	next http.RoundTripper
-	mu   sync.Mutex
-	log  []sent
-	fail func(r *http.Request) error
-
-	verb   string
-	status int
-}
-
-func (w *wire) wrap(next http.RoundTripper) http.RoundTripper {
-	w.next = next
-	return w
-}
-
-func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
-	s := sent{verb: r.Method, path: r.URL.Path}
-	if r.Body != nil {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return nil, err
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		s.body, _, _ = scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil) // nil for what is no object
-	}
-	w.mu.Lock()
-	w.log = append(w.log, s)
-	fail, verb, status := w.fail, w.verb, w.status
-	w.mu.Unlock()
-	if verb == r.Method {
-		return refusal(r, status)
-	}
-	if fail != nil {
-		if err := fail(r); err != nil {
-			return nil, err
-		}
-	}
-	return w.next.RoundTrip(r)
-}
-
-func refusal(r *http.Request, status int) (*http.Response, error) {
-	if status == 0 {
-		return nil, errors.New("no answer")
-	}
-	body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"as the test wants","code":%d}`, status)
-	return &http.Response{
-		StatusCode: status, Request: r, ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)),
-	}, nil
-}
-
-// answer makes every request of a verb fail with a status, 0 for no answer;
-// "" ends that.
-func (w *wire) answer(verb string, status int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.verb, w.status = verb, status
-}
-
-// take returns what left since the last call.
-func (w *wire) take() []sent {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	got := w.log
-	w.log = nil
-	return got
-}
-
 // rig is the role on one partition of one namespace: slices are real, and what
 // the role only reads lives in its caches alone.
 type rig struct {
@@ -171,7 +91,7 @@ type rig struct {
 
 	ns      string
 	admin   kubernetes.Interface
-	wire    *wire
+	wire    *roletest.Wire
 	role    *endpointSlices
 	events  *record.FakeRecorder
 	p       *fakePartition
@@ -196,8 +116,8 @@ func newRig(t testing.TB, maximum int32) *rig {
 func (r *rig) start(maximum int32) {
 	r.Helper()
 	conf := rest.CopyConfig(kubetest.Shared(r.TB).Config(kubetest.RoleEndpoints))
-	r.wire = &wire{}
-	conf.Wrap(r.wire.wrap)
+	r.wire = &roletest.Wire{}
+	conf.Wrap(r.wire.Wrap)
 	api, err := kube.ConnectTo(conf, kube.Config{QPS: -1}, manager, nil, nil)
 	if err != nil {
 		r.Fatal(err)
@@ -360,8 +280,8 @@ func (r *rig) writes() string { return r.count("POST", "create", "PUT", "update"
 // count counts what left, of the given pairs of verb and name.
 func (r *rig) count(pairs ...string) string {
 	n := map[string]int{}
-	for _, s := range r.wire.take() {
-		n[s.verb]++
+	for _, s := range r.wire.Take() {
+		n[s.Verb]++
 	}
 	var out []string
 	for i := 0; i < len(pairs); i += 2 {

@@ -17,12 +17,12 @@ func TestShadowHoldsBackAndCompares(t *testing.T) {
 	r := newRig(t, 3)
 	pods := r.fleet("web", 0, 5)
 	r.put(r.service("web"))
-	r.wire.take()
+	r.wire.Take()
 	r.p.refuse = controller.ErrShadow
 	if err := r.reconcile("web"); !errors.Is(err, controller.ErrShadow) || classify(err) != controller.Shadow {
 		t.Fatalf("Reconcile() = %v, want ErrShadow", err)
 	}
-	if left := r.wire.take(); len(left) != 0 {
+	if left := r.wire.Take(); len(left) != 0 {
 		t.Errorf("these left: %v", left)
 	}
 	if len(r.p.told) != 2 || !r.p.told[0].Shadow || r.p.told[0].Verb != "create" || len(r.p.wrote) != 0 {

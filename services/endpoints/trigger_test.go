@@ -53,11 +53,11 @@ func TestTriggerTime(t *testing.T) {
 
 	r.put(r.pod("web", 0, after(9*time.Second)))
 	r.put(r.service("web", func(s *corev1.Service) { labelled("a", "b")(s) }))
-	r.wire.answer(http.MethodPut, http.StatusInternalServerError)
+	r.wire.Answer(http.MethodPut, http.StatusInternalServerError)
 	if err := r.reconcile("web"); err == nil {
 		t.Fatal("Reconcile() = nil, want an error")
 	}
-	r.wire.answer("", 0)
+	r.wire.Answer("", 0)
 	r.sync("web")
 	r.expectStamp("beyond D7: a sync that failed does not swallow it", "2026-01-01T00:00:09Z")
 
@@ -119,11 +119,11 @@ func TestTriggerTimeOfAFirstSyncThatFails(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, 100)
 		r.put(r.service("web"), r.pod("web", 0, after(time.Minute)))
-		r.wire.answer(http.MethodPost, http.StatusInternalServerError)
+		r.wire.Answer(http.MethodPost, http.StatusInternalServerError)
 		if err := r.reconcile("web"); err == nil {
 			t.Fatal("Reconcile() = nil, want an error")
 		}
-		r.wire.answer("", 0)
+		r.wire.Answer("", 0)
 		r.sync("web")
 		r.expectStamp("D7", "2026-01-01T00:00:00Z")
 	})
@@ -135,11 +135,11 @@ func TestTriggerTimeOfAFirstSyncThatFails(t *testing.T) {
 		r.start(100)
 		r.put(r.service("web"), r.pod("web", 0, after(time.Minute), unready))
 		r.p.live[r.key("web")] = true
-		r.wire.answer(http.MethodGet, http.StatusInternalServerError) // the live read fails
+		r.wire.Answer(http.MethodGet, http.StatusInternalServerError) // the live read fails
 		if err := r.reconcile("web"); err == nil {
 			t.Fatal("Reconcile() = nil, want an error")
 		}
-		r.wire.answer("", 0)
+		r.wire.Answer("", 0)
 		r.sync("web")
 		r.expectStamp("H", "2026-01-01T00:01:00Z")
 	})
@@ -185,7 +185,7 @@ func TestATriggerTimeAloneIsNotWritten(t *testing.T) {
 	r.put(r.service("web"), r.pod("web", 0))
 	r.sync("web")
 	r.put(r.pod("web", 0, after(time.Hour))) // was unready for a moment
-	r.wire.take()
+	r.wire.Take()
 	r.sync("web")
 	if got := r.writes(); got != "" {
 		t.Errorf("wrote %s", got)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
+	"github.com/millrace-io/millrace/shared/role/roletest"
 )
 
 // ⚠ The predecessor's last writes may not be in the cache of who takes over:
@@ -47,7 +48,7 @@ func TestTheFirstWriteAfterAClaimIsDecidedOnALiveRead(t *testing.T) {
 			r.claim() // a successor, to whom the slices have not come yet
 			r.put(objects...)
 			r.p.live[r.key("web")] = tt.live
-			r.wire.take()
+			r.wire.Take()
 			err := r.reconcile("web")
 			if got := r.count("POST", "create", "PUT", "update", "DELETE", "delete", "GET", "read"); got != tt.writes {
 				t.Errorf("sent %q, want %q", got, tt.writes)
@@ -94,9 +95,9 @@ func TestWithNothingToWriteNothingIsReadLive(t *testing.T) {
 	r.put(r.service("web"))
 	r.sync("web")
 	r.p.live[r.key("web")] = true
-	r.wire.take()
+	r.wire.Take()
 	r.sync("web")
-	if got := r.wire.take(); got != nil {
+	if got := r.wire.Take(); got != nil {
 		t.Errorf("sent %v", got)
 	}
 	if !r.p.live[r.key("web")] {
@@ -115,20 +116,20 @@ func TestTwoOwnersCreateOneSlice(t *testing.T) {
 		r.p.live[r.key("web")] = true
 	}
 	// The second reads live, and before it creates, the first does.
-	second.wire.fail = func(r *http.Request) error {
+	second.wire.Meets(func(r *http.Request) int {
 		if r.Method == http.MethodPost {
-			second.wire.fail = nil
+			second.wire.Meets(nil)
 			first.sync("web")
 		}
-		return nil
-	}
+		return 0
+	})
 	if err := second.reconcile("web"); classify(err) != controller.Conflict {
 		t.Errorf("Reconcile() = %v, want a conflict", err)
 	}
 	if got := second.heard(); got != nil {
 		t.Errorf("events %q, want none: our own caution is nobody's trouble", got)
 	}
-	second.wire.take()
+	second.wire.Take()
 	if err := second.reconcile("web"); err != nil {
 		t.Errorf("Reconcile() = %v", err)
 	}
@@ -193,7 +194,7 @@ func TestAConflictIsAnsweredWithALiveRead(t *testing.T) {
 			if got := r.heard(); got != nil {
 				t.Errorf("events %q, want none", got)
 			}
-			r.wire.take()
+			r.wire.Take()
 			if err := r.reconcile("web"); err != nil {
 				t.Fatalf("the second Reconcile() = %v", err)
 			}
@@ -243,14 +244,14 @@ func TestEveryWriteCarriesPreconditions(t *testing.T) {
 	r.drop(pods[1], pods[2])
 	r.sync("web") // recycled, and deleted
 	seen := map[string]int{}
-	for _, sent := range r.wire.take() {
-		seen[sent.verb]++
-		switch body := sent.body.(type) {
+	for _, sent := range r.wire.Take() {
+		seen[sent.Verb]++
+		switch body := sent.Object().(type) {
 		case *discoveryv1.EndpointSlice:
-			if sent.verb == http.MethodPut && (body.UID == "" || body.ResourceVersion == "") {
+			if sent.Verb == http.MethodPut && (body.UID == "" || body.ResourceVersion == "") {
 				t.Errorf("update of %s with UID %q and version %q", body.Name, body.UID, body.ResourceVersion)
 			}
-			if sent.verb == http.MethodPost && (body.Name == "" || body.GenerateName != "") {
+			if sent.Verb == http.MethodPost && (body.Name == "" || body.GenerateName != "") {
 				t.Errorf("creation of %q from %q: two owners would not meet", body.Name, body.GenerateName)
 			}
 		case *metav1.DeleteOptions:
@@ -258,7 +259,7 @@ func TestEveryWriteCarriesPreconditions(t *testing.T) {
 				t.Errorf("deletion with preconditions %v", body.Preconditions)
 			}
 		default:
-			t.Errorf("%s %s with a %T", sent.verb, sent.path, sent.body)
+			t.Errorf("%s %s with a %T", sent.Verb, sent.Path, body)
 		}
 	}
 	if diff := cmp.Diff(map[string]int{"POST": 3, "PUT": 3, "DELETE": 1}, seen); diff != "" {
@@ -309,12 +310,12 @@ func TestTheFrameIsToldOfEveryWrite(t *testing.T) {
 	r.sync("web")
 	expect("a recycled slice and a deletion", map[string]int{"there": 1, "gone": 1})
 	r.put(r.pod("web", 0), r.pod("web", 1), r.pod("web", 2))
-	r.wire.fail = func(req *http.Request) error {
+	r.wire.Meets(func(req *http.Request) int {
 		if req.Method == http.MethodPost {
-			return nil
+			return 0
 		}
-		return errors.New("cut")
-	}
+		return roletest.NoAnswer
+	})
 	if err := r.reconcile("web"); err == nil {
 		t.Error("Reconcile() = nil, want an error")
 	}
@@ -343,7 +344,7 @@ func TestTheGuardIsAsked(t *testing.T) {
 			if got := classify(err); got != tt.want || !errors.Is(err, tt.err) {
 				t.Errorf("Reconcile() = %v, class %d, want class %d", err, got, tt.want)
 			}
-			if got := r.wire.take(); got != nil {
+			if got := r.wire.Take(); got != nil {
 				t.Errorf("sent %v", got)
 			}
 			if got := r.heard(); got != nil {
@@ -388,7 +389,7 @@ func TestOpaqueInputsWait(t *testing.T) {
 			hidden := tt.hide(r)
 			r.hide(hidden)
 			r.drop(pods[1])
-			r.wire.take()
+			r.wire.Take()
 			err := r.reconcile("web")
 			switch {
 			case tt.waits && classify(err) != controller.Waiting:
@@ -425,7 +426,7 @@ func TestTroubleIsTold(t *testing.T) {
 		status int
 		told   bool
 	}{
-		"a server that is down":   {0, true},
+		"a server that is down":   {roletest.NoAnswer, true},
 		"a policy that says no":   {http.StatusForbidden, true},
 		"a slice that is invalid": {http.StatusUnprocessableEntity, true},
 		"too many requests":       {http.StatusTooManyRequests, true},
@@ -436,7 +437,7 @@ func TestTroubleIsTold(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, 100)
 			r.put(r.service("web"), r.pod("web", 0))
-			r.wire.answer(http.MethodPost, tt.status)
+			r.wire.Answer(http.MethodPost, tt.status)
 			err := r.reconcile("web")
 			if classify(err) != controller.Retry {
 				t.Errorf("Reconcile() = %v, want a retry", err)
@@ -444,7 +445,7 @@ func TestTroubleIsTold(t *testing.T) {
 			if got := r.heard(); len(got) != 1 || !strings.HasPrefix(got[0], "Warning FailedToUpdateEndpointSlices ") {
 				t.Errorf("events %q, want one FailedToUpdateEndpointSlices", got)
 			}
-			r.wire.answer("", 0)
+			r.wire.Answer("", 0)
 			r.sync("web")
 			if got := r.sizes("web"); got != "1" {
 				t.Errorf("slices of %s, want 1", got)
@@ -463,14 +464,14 @@ func TestWritesStopAtTheFirstError(t *testing.T) {
 	r.sync("web")
 	r.drop(pods[0], pods[1])
 	r.fleet("web", 4, 9)
-	r.wire.take()
-	r.wire.answer(http.MethodPut, http.StatusInternalServerError)
+	r.wire.Take()
+	r.wire.Answer(http.MethodPut, http.StatusInternalServerError)
 	if err := r.reconcile("web"); err == nil {
 		t.Fatal("Reconcile() = nil, want an error")
 	}
 	var verbs []string
-	for _, s := range r.wire.take() {
-		verbs = append(verbs, s.verb)
+	for _, s := range r.wire.Take() {
+		verbs = append(verbs, s.Verb)
 	}
 	if diff := cmp.Diff([]string{"POST", "POST", "PUT"}, verbs); diff != "" {
 		t.Errorf("sent (-want +got):\n%s", diff)
@@ -507,11 +508,11 @@ func TestANamespaceThatIsEnding(t *testing.T) {
 	t.Log("beside a creation refused, an update that fails is tried again")
 	r.put(r.service("web", dualStack))
 	r.drop(pods[1])
-	r.wire.answer(http.MethodPut, http.StatusInternalServerError)
+	r.wire.Answer(http.MethodPut, http.StatusInternalServerError)
 	if err := r.reconcile("web"); classify(err) != controller.Retry {
 		t.Errorf("Reconcile() = %v, class %d, want a retry", err, classify(err))
 	}
-	r.wire.answer("", 0)
+	r.wire.Answer("", 0)
 
 	t.Log("and so is a pod on an unknown node")
 	r.put(r.pod("web", 2, on("gone")))

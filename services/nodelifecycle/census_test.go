@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/millrace-io/millrace/shared/role/roletest"
 )
 
 // A member counts for all partitions that it holds, at most ten times a second,
@@ -13,12 +15,12 @@ func TestACountIsOfAMomentAgo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1)
 		r := &registrar{}
-		p := w.partition(0)
-		w.put(t, node("a", ready))
+		p := w.Partition(0)
+		w.Put(t, node("a", ready))
 		if c := r.take(p); c.zones[""] != (zone{ready: 1}) {
 			t.Fatalf("counted %v", c)
 		}
-		w.put(t, node("a", unheard))
+		w.Put(t, node("a", unheard))
 		r.outdated()
 		time.Sleep(countEvery)
 		if c := r.take(p); !c.allDown() {
@@ -37,12 +39,12 @@ func TestACountFromBeforeTheInputsWereCompleteIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1)
 		s := &nodeLifecycle{policy: defaults(), partitions: 1, census: &registrar{}}
-		p := w.partition(0)
-		w.put(t, node("a", ready)) // the first of three to be replayed
+		p := w.Partition(0)
+		w.Put(t, node("a", ready)) // the first of three to be replayed
 		if s.census.take(p).allDown() {
 			t.Fatal("down")
 		}
-		w.put(t, node("a", unheard), node("b", unheard), node("c", unheard)) // mapped to nothing yet
+		w.Put(t, node("a", unheard), node("b", unheard), node("c", unheard)) // mapped to nothing yet
 		time.Sleep(time.Second)
 		s.all(p)
 		if c := s.census.take(p); !c.allDown() {
@@ -58,7 +60,7 @@ func TestQuiet(t *testing.T) {
 	t.Parallel()
 	excluded := labelled(labelExclude, "")
 	tests := map[string]struct {
-		before, change object
+		before, change roletest.Object
 		grew           bool
 	}{
 		"one more is silent":             {node("a", ready), node("a", unheard), true},
@@ -76,12 +78,12 @@ func TestQuiet(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(1)
 				r := &registrar{}
-				p := w.partition(0)
-				w.put(t, tt.before, node("z", unheard))
+				p := w.Partition(0)
+				w.Put(t, tt.before, node("z", unheard))
 				r.take(p)
 				first := r.grew
 				time.Sleep(time.Minute)
-				w.put(t, tt.change)
+				w.Put(t, tt.change)
 				r.outdated()
 				r.take(p)
 				if grew := r.grew.After(first); grew != tt.grew {
@@ -97,10 +99,10 @@ func TestTheFirstCountIsNotQuiet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(1)
-		w.put(t, node("a", unheard), node("b", ready))
+		w.Put(t, node("a", unheard), node("b", ready))
 		time.Sleep(time.Hour)
 		r := &registrar{}
-		r.take(w.partition(0))
+		r.take(w.Partition(0))
 		if since := r.grew; !since.Equal(time.Now()) {
 			t.Errorf("quiet since %s, it is %s", since, time.Now())
 		}

@@ -65,7 +65,7 @@ func TestEventsCarryTheUID(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start(defaults())
-	r.put(t, n)
+	r.Put(t, n)
 	r.run(r.key("n"))
 	p := r.pod("p", "n", "Ready", "True")
 	r.silent(time.Minute, n.Name)
@@ -75,13 +75,13 @@ func TestEventsCarryTheUID(t *testing.T) {
 	r.awaitEvents(r.ns, string(p.UID), "Warning NodeNotReady x1")
 
 	again := r.recreate("n", healthy)
-	r.put(t, again)
+	r.Put(t, again)
 	r.run(r.key("n"))
 	r.awaitEvents("default", string(again.UID), "Normal RegisteredNode x1")
 	if err := r.admin.CoreV1().Nodes().Delete(t.Context(), again.Name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	r.drop(again)
+	r.Drop(r.TB, again)
 	for range 2 {
 		if _, err := r.reconcile(r.key("n")); err != nil {
 			t.Fatal(err)
@@ -126,15 +126,15 @@ func TestNoEventFromWhoMayNotWrite(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	n := r.make("n", healthy)
-	r.p.refuses(func(controller.Danger) error { return controller.ErrNotHolder })
+	r.p.Refuses(func(controller.Danger) error { return controller.ErrNotHolder })
 	if _, err := r.reconcile(r.key("n")); err != nil {
 		t.Error(err)
 	}
-	r.drop(n)
+	r.Drop(r.TB, n)
 	if _, err := r.reconcile(r.key("n")); err != nil {
 		t.Error(err)
 	}
-	if got := r.told(); got != nil || len(r.facts.values) > 0 {
-		t.Errorf("events %q, facts %v", got, r.facts.values)
+	if got := r.told(); got != nil || r.facts.Len() > 0 {
+		t.Errorf("events %q, %d facts", got, r.facts.Len())
 	}
 }

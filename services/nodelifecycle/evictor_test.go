@@ -10,13 +10,14 @@ import (
 
 	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/role/roletest"
 )
 
 // queue is an evictor of one member under fake time, and who was woken when.
 type queue struct {
 	*evictor
-	w    *world
-	p    *fakePartition
+	w    *roletest.World
+	p    *roletest.Partition
 	line *turnstile
 
 	mu    sync.Mutex
@@ -31,23 +32,23 @@ func inBubble(t *testing.T, f func(t *testing.T, q *queue)) {
 		defer cancel()
 		p := defaults()
 		q := &queue{w: newWorld(1), line: newTurnstile(), began: time.Now()}
-		q.p = q.w.partition(0)
-		q.p.onWake = func(key event.Key) {
+		q.p = q.w.Partition(0)
+		q.p.OnWake = func(key event.Key) {
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			q.woken = append(q.woken, key.Name)
 		}
 		r := &registrar{}
-		q.p.onChange = func(c cache.Change) { r.outdated() }
+		q.p.OnChange = func(c cache.Change) { r.outdated() }
 		q.evictor = newEvictor(ctx, &p, q.line.bucket, r)
 		f(t, q)
 	})
 }
 
 // put tells of nodes, and lets the next count see them.
-func (q *queue) put(t *testing.T, nodes ...object) {
+func (q *queue) put(t *testing.T, nodes ...roletest.Object) {
 	t.Helper()
-	q.w.put(t, nodes...)
+	q.w.Put(t, nodes...)
 }
 
 func key(name string) event.Key { return event.Key{Name: name} }
@@ -57,7 +58,7 @@ func (q *queue) free(t *testing.T, n int) {
 	t.Helper()
 	for range n {
 		select {
-		case q.line.free <- endless():
+		case q.line.free <- roletest.Endless():
 		case <-time.After(time.Hour):
 			t.Fatalf("nobody asks for a token; woke %q", q.names())
 		}
@@ -237,10 +238,10 @@ func TestWhenTheFirstTokenIsAskedFor(t *testing.T) {
 					}
 				}
 				if name == "a zone whose rate is 0: when it has another" {
-					q.w.drop(node("well2"))
+					q.w.Drop(t, node("well2"))
 				}
 				if name == "all zones down: when one is back" {
-					q.w.drop(node("well2"))
+					q.w.Drop(t, node("well2"))
 				}
 				tt.story(t, q)
 				for q.asks() == 0 && time.Since(q.began) < 2*time.Hour {

@@ -14,7 +14,7 @@ import (
 
 	millracev1 "github.com/millrace-io/millrace/proto/millrace/v1"
 	"github.com/millrace-io/millrace/shared/controller"
-	"github.com/millrace-io/millrace/shared/rates"
+	"github.com/millrace-io/millrace/shared/role/roletest"
 )
 
 // briefly makes the wait before a token a short one.
@@ -30,8 +30,8 @@ func doomed(t *testing.T, options ...nodeOption) *rig {
 		r.silent(time.Hour, n.Name)
 	}
 	r.run(r.key("n"))
-	r.wire.take()
-	r.p.rules()
+	r.wire.Writes()
+	r.p.Rules()
 	return r
 }
 
@@ -39,7 +39,7 @@ func doomed(t *testing.T, options ...nodeOption) *rig {
 func (r *rig) grant(name string) controller.Result {
 	r.Helper()
 	r.tokens(1)
-	r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.wakes(), r.name(name)) })
+	r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.Wakes(), r.name(name)) })
 	return r.run(r.key(name))
 }
 
@@ -80,7 +80,7 @@ func TestNoExecuteUnderAToken(t *testing.T) {
 			if !added.TimeAdded.Time.Equal(later) {
 				t.Errorf("timeAdded %s, want now, %s", added.TimeAdded, later)
 			}
-			if got := r.p.rules(); got != "no-execute" {
+			if got := r.p.Rules(); got != "no-execute" {
 				t.Errorf("recorded %q", got)
 			}
 			if got := r.counted("node_collector_evictions_total", ""); got != 1 {
@@ -88,7 +88,7 @@ func TestNoExecuteUnderAToken(t *testing.T) {
 			}
 			r.settle(r.key("n"))
 			select { // tainted once: nobody asks any more
-			case r.line.free <- endless():
+			case r.line.free <- roletest.Endless():
 				t.Error("another token was taken")
 			case <-time.After(100 * time.Millisecond):
 			}
@@ -118,7 +118,7 @@ func TestWhatHasChangedByTheTimeOfTheToken(t *testing.T) {
 			change(r)
 			want := said(r.live("n").Spec.Taints)
 			r.tokens(1)
-			r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.wakes(), r.name("n")) })
+			r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.Wakes(), r.name("n")) })
 			_, err := r.reconcile(r.key("n"))
 			if err != nil && classify(err) != controller.Gone {
 				t.Errorf("Reconcile() = %v", err)
@@ -134,11 +134,9 @@ func TestWhatHasChangedByTheTimeOfTheToken(t *testing.T) {
 func TestATokenThatIsTooLate(t *testing.T) {
 	t.Parallel()
 	r := doomed(t, gone)
-	late := endless()
-	replace(&late, "until", time.Duration(0))
-	r.p.wakes()
-	r.line.free <- late
-	r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.wakes(), r.name("n")) })
+	r.p.Wakes()
+	r.line.free <- roletest.Void()
+	r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.Wakes(), r.name("n")) })
 	r.run(r.key("n"))
 	if got := r.writes(); got != "" {
 		t.Fatalf("with a token that is void it wrote %q", got)
@@ -153,15 +151,15 @@ func TestATokenThatIsTooLate(t *testing.T) {
 func TestATokenThatDiesOnTheWay(t *testing.T) {
 	t.Parallel()
 	r := doomed(t, gone)
-	token := endless()
-	r.p.wakes()
+	token := roletest.Endless()
+	r.p.Wakes()
 	r.line.free <- token
-	r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.wakes(), r.name("n")) })
+	r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.Wakes(), r.name("n")) })
 	c := candidate{r.p, r.key("n")}
-	r.wire.meets(func(q *http.Request) int {
+	r.wire.Meets(func(q *http.Request) int {
 		if q.Method == http.MethodGet { // the look: the token's clock is over when it ends
-			r.wire.meets(nil)
-			replace(bucketOf(token), "boot", func() time.Duration { return 1<<63 - 1 })
+			r.wire.Meets(nil)
+			roletest.Expire(token)
 		}
 		return 0
 	})
@@ -191,7 +189,7 @@ func TestReadyAgain(t *testing.T) {
 	if got := r.taints("n"); got != "example.com/x:NoExecute" {
 		t.Errorf("taints %q", got)
 	}
-	if got := r.p.rules(); got != "no-execute-removal" {
+	if got := r.p.Rules(); got != "no-execute-removal" {
 		t.Errorf("recorded %q", got)
 	}
 	r.settle(r.key("n"))
@@ -219,7 +217,7 @@ func TestSwapAtEveryRevision(t *testing.T) {
 		r.echo(r.key("n"))
 		r.settle(r.key("n"))
 	}
-	if got := r.p.rules(); strings.Count(got, "no-execute-swap") != 3 || strings.Contains(got, "removal") || r.line.all() != 0 {
+	if got := r.p.Rules(); strings.Count(got, "no-execute-swap") != 3 || strings.Contains(got, "removal") || r.line.all() != 0 {
 		t.Errorf("recorded %q, %d tokens were asked for", got, r.line.all())
 	}
 	want := r.live("n").ResourceVersion
@@ -273,11 +271,11 @@ func TestAPauseOfEvictionsStopsNoExecute(t *testing.T) {
 			if tt.node[0] != nil && tt.want == "" {
 				r.silent(0, n.Name)
 			}
-			r.p.refuses(evicting)
+			r.p.Refuses(evicting)
 			_, err := r.reconcile(r.key("n"))
 			if tt.grant {
 				r.tokens(1)
-				r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.wakes(), r.name("n")) })
+				r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.Wakes(), r.name("n")) })
 				_, err = r.reconcile(r.key("n"))
 			}
 			if (err != nil) != tt.refused || err != nil && classify(err) != controller.Waiting {
@@ -289,7 +287,7 @@ func TestAPauseOfEvictionsStopsNoExecute(t *testing.T) {
 			if !tt.refused {
 				return
 			}
-			r.p.refuses(nil)
+			r.p.Refuses(nil)
 			if tt.grant {
 				r.run(r.key("n"))
 				r.grant("n")
@@ -322,7 +320,7 @@ func TestShadowModeWritesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, briefly)
-			r.p.shadow = true
+			r.p.Switch("", controller.ModeShadow)
 			r.make("well", healthy)
 			n := r.make("n", tt.node...)
 			if name != "mirror-labels" && name != "no-execute-removal" {
@@ -331,13 +329,13 @@ func TestShadowModeWritesNothing(t *testing.T) {
 			_, err := r.reconcile(r.key("n"))
 			if tt.grant {
 				r.tokens(1)
-				r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.wakes(), r.name("n")) })
+				r.eventually("the node is woken by its token", func() bool { return strings.Contains(r.p.Wakes(), r.name("n")) })
 				_, err = r.reconcile(r.key("n"))
 			}
 			if classify(err) != controller.Shadow {
 				t.Errorf("Reconcile() = %v, want that it was held back", err)
 			}
-			if got := r.p.rules(); got != tt.want {
+			if got := r.p.Rules(); got != tt.want {
 				t.Errorf("recorded %q, want %q", got, tt.want)
 			}
 			if got := r.writes(); got != "" {
@@ -346,8 +344,8 @@ func TestShadowModeWritesNothing(t *testing.T) {
 			if got := r.told(); got != nil {
 				t.Errorf("events %q", got)
 			}
-			if len(r.facts.values) > 0 {
-				t.Errorf("facts %v", r.facts.values)
+			if r.facts.Len() > 0 {
+				t.Errorf("%d facts", r.facts.Len())
 			}
 		})
 	}
@@ -383,7 +381,7 @@ func TestAllZonesDown(t *testing.T) {
 		t.Errorf("since %s, want %s", since, later)
 	}
 	r.eventually("both nodes are woken", func() bool {
-		woken := r.p.wakes()
+		woken := r.p.Wakes()
 		return strings.Contains(woken, a.Name) && strings.Contains(woken, b.Name)
 	})
 	r.settle(r.key("a"), r.key("b"))
@@ -439,7 +437,7 @@ func TestAfterAllZonesWereDownEverybodyHasAGracePeriod(t *testing.T) {
 func TestTheRecordCountsAndNotOnlyTheOwnView(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, briefly)
-	r.p.refuses(func(d controller.Danger) error { // so that the rig does not put the record right
+	r.p.Refuses(func(d controller.Danger) error { // so that the rig does not put the record right
 		if d == controller.Destructive {
 			return controller.ErrStale
 		}
@@ -483,7 +481,7 @@ func TestOneNodeIsBack(t *testing.T) {
 func TestNobodyIsForgottenThatWasPassedOverWhileAllWereDown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, briefly)
-	r.p.refuses(func(d controller.Danger) error {
+	r.p.Refuses(func(d controller.Danger) error {
 		if d == controller.Destructive {
 			return controller.ErrStale // nobody can record it
 		}
@@ -562,7 +560,7 @@ func TestLabelsAndTaintsInOneWrite(t *testing.T) {
 		t.Errorf("timeAdded %v, want %s", added.TimeAdded, later)
 	}
 	r.settle(r.key("n"))
-	r.put(t, r.edit("n", func(n *corev1.Node) { n.Spec.Unschedulable = false }))
+	r.Put(t, r.edit("n", func(n *corev1.Node) { n.Spec.Unschedulable = false }))
 	r.run(r.key("n"))
 	if got := r.taints("n"); got != "" {
 		t.Errorf("uncordoned: %q", got)
@@ -577,7 +575,7 @@ func TestAFailedTaintIsTriedAgain(t *testing.T) {
 	n := r.make("n", healthy, unschedulable)
 	r.silent(0, n.Name)
 	tries := 0
-	r.wire.meets(func(q *http.Request) int {
+	r.wire.Meets(func(q *http.Request) int {
 		if q.Method != http.MethodPatch {
 			return 0
 		}
@@ -610,7 +608,7 @@ func TestAFailedTaintIsTriedAgain(t *testing.T) {
 func TestATaintThatWasRemovedByHandComesBack(t *testing.T) {
 	t.Parallel()
 	r := doomed(t, gone, bears(unreachable, noExec))
-	r.put(t, r.edit("n", func(n *corev1.Node) { n.Spec.Taints = nil }))
+	r.Put(t, r.edit("n", func(n *corev1.Node) { n.Spec.Taints = nil }))
 	r.settle(r.key("n"))
 	if got := r.taints("n"); got != "unreachable:NoSchedule" {
 		t.Errorf("taints %q, want that of its condition at once", got)
@@ -631,15 +629,11 @@ func TestATakeOverTakesNoTaintAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start(defaults())
-	r.put(t, r.live("well"), told)
-	r.p.mustReadLive(r.key("n"))
-	r.wire.take()
+	r.Put(t, r.live("well"), told)
+	r.p.MustReadLive(r.key("n"))
+	r.wire.Writes()
 	r.run(r.key("n"))
 	if got := r.writes(); got != "" {
 		t.Errorf("wrote %q", got)
 	}
-}
-
-func bucketOf(t rates.Token) any {
-	return field(field(&t, "b"), "r")
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/partition"
 	"github.com/millrace-io/millrace/shared/rates"
+	"github.com/millrace-io/millrace/shared/role/roletest"
 	"github.com/millrace-io/millrace/shared/silence"
 )
 
@@ -39,7 +40,7 @@ import (
 type fleet struct {
 	t       testing.TB
 	policy  policy
-	facts   *memory
+	facts   *roletest.Facts
 	members []*member
 	began   time.Time
 	delay   time.Duration // the longest that news take
@@ -57,7 +58,7 @@ type fleet struct {
 // member is one of them, and the frame that it runs in.
 type member struct {
 	f      *fleet
-	w      *world
+	w      *roletest.World
 	s      *nodeLifecycle
 	cancel context.CancelFunc
 	sinks  map[int]event.DigestSink
@@ -76,10 +77,10 @@ type delivery struct {
 
 func newFleet(t testing.TB, seed uint64, delay time.Duration) *fleet {
 	f := &fleet{
-		t: t, policy: defaults(), facts: newMemory(), began: time.Now(), delay: delay, rng: rand.New(rand.NewPCG(seed, 7)),
+		t: t, policy: defaults(), began: time.Now(), delay: delay, rng: rand.New(rand.NewPCG(seed, 7)),
 		nodes: map[string]*corev1.Node{}, beats: map[string]time.Time{}, mute: map[string]bool{},
 	}
-	f.facts.delay = f.late
+	f.facts = roletest.NewFacts(f.late)
 	return f
 }
 
@@ -146,7 +147,7 @@ func (f *fleet) names() (names []string) {
 
 // watch is the watcher: beats, and a digest of each partition once a second.
 func (f *fleet) watch(ctx context.Context, partitions int) {
-	for counter := uint64(1); sleep(ctx, time.Second); counter++ {
+	for counter := uint64(1); roletest.Sleep(ctx, time.Second); counter++ {
 		f.mu.Lock()
 		digests := make([]beat.Digest, partitions)
 		for name, n := range f.nodes {
@@ -194,7 +195,7 @@ func (f *fleet) start(partitions int, held ...int) *member {
 	s.evictions = newEvictor(ctx, &s.policy, func(string, float64) bucket { return always{f} }, s.census)
 	sinks := ears{make(chan event.DigestSink, 1)}
 	s.silences = silence.New(sinks, role, nil, nil)
-	replace(s.silences, "now", func() time.Duration { return time.Since(f.began) })
+	roletest.Replace(s.silences, "now", func() time.Duration { return time.Since(f.began) })
 	s.metrics = newMetrics(nil, s)
 	s.log = slog.New(slog.DiscardHandler)
 	m.s = s
@@ -202,16 +203,16 @@ func (f *fleet) start(partitions int, held ...int) *member {
 
 	var recs []*reconciler
 	for _, i := range held {
-		p := m.w.partition(i)
-		p.onChange = func(c cache.Change) { m.wake(s.keys(p, c)...) }
-		p.onWake = func(key event.Key) { m.wake(key) }
+		p := m.w.Partition(i)
+		p.OnChange = func(c cache.Change) { m.wake(s.keys(p, c)...) }
+		p.OnWake = func(key event.Key) { m.wake(key) }
 		recs = append(recs, s.forPartition(p))
 		m.sinks[i] = <-sinks.sink
 	}
 	// All nodes have come before anything is decided: the frame sees to that.
 	f.mu.Lock()
 	for _, n := range f.nodes {
-		m.w.put(f.t, n)
+		m.w.Put(f.t, n)
 	}
 	f.members = append(f.members, m)
 	f.mu.Unlock()
@@ -244,10 +245,10 @@ func (m *member) send(n *corev1.Node, after time.Duration) {
 			for {
 				select {
 				case d := <-feed:
-					if !sleep(m.s.background, time.Until(d.at)) {
+					if !roletest.Sleep(m.s.background, time.Until(d.at)) {
 						return
 					}
-					m.w.put(m.f.t, d.n)
+					m.w.Put(m.f.t, d.n)
 				case <-m.s.background.Done():
 					return
 				}
@@ -313,13 +314,13 @@ func (a always) Take(context.Context) (rates.Token, error) {
 	a.f.mu.Lock()
 	defer a.f.mu.Unlock()
 	a.f.asked++
-	return endless(), nil
+	return roletest.Endless(), nil
 }
 
 // RoundTrip is the API server: GET and PATCH of nodes, with preconditions.
 func (f *fleet) RoundTrip(q *http.Request) (*http.Response, error) {
 	if strings.Contains(q.URL.Path, "/leases/") {
-		return refusal(q, http.StatusNotFound), nil
+		return roletest.Refusal(q, http.StatusNotFound), nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -332,7 +333,7 @@ func (f *fleet) RoundTrip(q *http.Request) (*http.Response, error) {
 		}
 		after, status := patchedNode(n, body)
 		if status != 0 {
-			return refusal(q, status), nil
+			return roletest.Refusal(q, status), nil
 		}
 		f.audit(n, after)
 		n = after

@@ -2,8 +2,6 @@ package nodelifecycle
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +10,7 @@ import (
 	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/partition"
+	"github.com/millrace-io/millrace/shared/role/roletest"
 )
 
 func podOn(name, nodeName string) *corev1.Pod {
@@ -20,25 +19,16 @@ func podOn(name, nodeName string) *corev1.Pod {
 	return p
 }
 
-func listKeys(keys []event.Key) string {
-	out := make([]string, 0, len(keys))
-	for _, k := range keys {
-		out = append(out, strings.TrimPrefix(k.Namespace+"/"+k.Name, "/"))
-	}
-	slices.Sort(out)
-	return strings.Join(out, " ")
-}
-
 // What wakes whom. A pod is only looked at while its node has fallen silent: job D
 // of contract 1 (section 4.7) falls out of it, because a pod newly bound is a change
 // of that pod.
 func TestWhatAChangeConcerns(t *testing.T) {
 	t.Parallel()
-	pods := []object{podOn("p1", "n"), podOn("p2", "n"), podOn("p3", "other"), podOn("p4", "")}
+	pods := []roletest.Object{podOn("p1", "n"), podOn("p2", "n"), podOn("p3", "other"), podOn("p4", "")}
 	tests := map[string]struct {
 		also   bool // MarkPodsOfNotReadyNodes
-		before []object
-		change object
+		before []roletest.Object
+		change roletest.Object
 		want   string
 	}{
 		"a ready node: itself":                                     {before: pods, change: node("n", ready), want: "n"},
@@ -47,12 +37,12 @@ func TestWhatAChangeConcerns(t *testing.T) {
 		"a node whose kubelet says not ready: itself (4.5)":        {before: pods, change: node("n", sick), want: "n"},
 		"the same, and pods are to be marked there too":            {also: true, before: pods, change: node("n", sick), want: "n ns/p1 ns/p2"},
 		"processPod: node not known: nothing":                      {change: podOn("p1", "n")},
-		"processPod: node ready: nothing":                          {before: []object{node("n", ready)}, change: podOn("p1", "n")},
-		"processPod: node has said nothing: nothing":               {before: []object{node("n")}, change: podOn("p1", "n")},
-		"processPod: node silent: the pod":                         {before: []object{node("n", unheard)}, change: podOn("p1", "n"), want: "ns/p1"},
-		"processPod: node not ready: nothing, where upstream does": {before: []object{node("n", sick)}, change: podOn("p1", "n")},
-		"the same, and pods are to be marked there too, also":      {also: true, before: []object{node("n", sick)}, change: podOn("p1", "n"), want: "ns/p1"},
-		"a pod that is on no node: nothing":                        {before: []object{node("n", unheard)}, change: podOn("p1", "")},
+		"processPod: node ready: nothing":                          {before: []roletest.Object{node("n", ready)}, change: podOn("p1", "n")},
+		"processPod: node has said nothing: nothing":               {before: []roletest.Object{node("n")}, change: podOn("p1", "n")},
+		"processPod: node silent: the pod":                         {before: []roletest.Object{node("n", unheard)}, change: podOn("p1", "n"), want: "ns/p1"},
+		"processPod: node not ready: nothing, where upstream does": {before: []roletest.Object{node("n", sick)}, change: podOn("p1", "n")},
+		"the same, and pods are to be marked there too, also":      {also: true, before: []roletest.Object{node("n", sick)}, change: podOn("p1", "n"), want: "ns/p1"},
+		"a pod that is on no node: nothing":                        {before: []roletest.Object{node("n", unheard)}, change: podOn("p1", "")},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -61,16 +51,16 @@ func TestWhatAChangeConcerns(t *testing.T) {
 			p.MarkPodsOfNotReadyNodes = tt.also
 			w := newWorld(1)
 			s := &nodeLifecycle{policy: p, partitions: 1, census: &registrar{}}
-			part := w.partition(0)
-			w.put(t, tt.before...)
-			part.changes = nil
-			w.put(t, tt.change)
+			part := w.Partition(0)
+			w.Put(t, tt.before...)
+			part.Changes()
+			w.Put(t, tt.change)
 			var got []event.Key
-			for _, c := range part.changes {
+			for _, c := range part.Changes() {
 				got = append(got, s.keys(part, c)...)
 			}
-			if listKeys(got) != tt.want {
-				t.Errorf("woke %q, want %q", listKeys(got), tt.want)
+			if roletest.ListKeys(got) != tt.want {
+				t.Errorf("woke %q, want %q", roletest.ListKeys(got), tt.want)
 			}
 		})
 	}
@@ -82,17 +72,17 @@ func TestWhatADeletionConcerns(t *testing.T) {
 	t.Parallel()
 	w := newWorld(1)
 	s := &nodeLifecycle{policy: defaults(), partitions: 1, census: &registrar{}}
-	part := w.partition(0)
+	part := w.Partition(0)
 	n, p := node("n", unheard), podOn("p", "n")
-	w.put(t, n, p)
-	part.changes = nil
-	w.drop(p, n)
+	w.Put(t, n, p)
+	part.Changes()
+	w.Drop(t, p, n)
 	var got []event.Key
-	for _, c := range part.changes {
+	for _, c := range part.Changes() {
 		got = append(got, s.keys(part, c)...)
 	}
-	if listKeys(got) != "n" {
-		t.Errorf("woke %q, want n", listKeys(got))
+	if roletest.ListKeys(got) != "n" {
+		t.Errorf("woke %q, want n", roletest.ListKeys(got))
 	}
 }
 
@@ -108,11 +98,11 @@ func TestEveryKeyHasOnePartition(t *testing.T) {
 		n := node(fmt.Sprint("n", i), unheard)
 		p := podOn(fmt.Sprint("p", i), fmt.Sprint("n", (i*7)%40))
 		want = append(want, event.Key{Name: n.Name}, event.Key{Namespace: p.Namespace, Name: p.Name})
-		w.put(t, n, p)
+		w.Put(t, n, p)
 	}
 	var all, changed []event.Key
 	for i := range partitions {
-		part := w.partition(i)
+		part := w.Partition(i)
 		for _, key := range s.all(part) {
 			if partition.OfKey(key, partitions) != i {
 				t.Errorf("partition %d names %s, which is not its own", i, key)
@@ -124,11 +114,11 @@ func TestEveryKeyHasOnePartition(t *testing.T) {
 			changed = append(changed, s.keys(part, c)...)
 		}
 	}
-	if listKeys(all) != listKeys(want) {
-		t.Errorf("all keys are %q, want %q", listKeys(all), listKeys(want))
+	if roletest.ListKeys(all) != roletest.ListKeys(want) {
+		t.Errorf("all keys are %q, want %q", roletest.ListKeys(all), roletest.ListKeys(want))
 	}
-	if listKeys(changed) != listKeys(want) {
-		t.Errorf("changes of all nodes wake %q, want %q", listKeys(changed), listKeys(want))
+	if roletest.ListKeys(changed) != roletest.ListKeys(want) {
+		t.Errorf("changes of all nodes wake %q, want %q", roletest.ListKeys(changed), roletest.ListKeys(want))
 	}
 }
 
@@ -137,8 +127,8 @@ func TestAllLeavesOutPodsOfHealthyNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(1)
 	s := &nodeLifecycle{policy: defaults(), partitions: 1, census: &registrar{}}
-	w.put(t, node("a", ready), node("b", unheard), node("c", sick), podOn("pa", "a"), podOn("pb", "b"), podOn("pc", "c"))
-	if got := listKeys(s.all(w.partition(0))); got != "a b c ns/pb" {
+	w.Put(t, node("a", ready), node("b", unheard), node("c", sick), podOn("pa", "a"), podOn("pb", "b"), podOn("pc", "c"))
+	if got := roletest.ListKeys(s.all(w.Partition(0))); got != "a b c ns/pb" {
 		t.Errorf("all keys are %q", got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
+	"github.com/millrace-io/millrace/shared/role/roletest"
 )
 
 // gone is a node that has been written Unknown and bears what follows from it.
@@ -51,7 +52,7 @@ func TestAPodOfASilentNodeIsMarked(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.put(t, p)
+			r.Put(t, p)
 			r.writes()
 			r.run(r.podKey("p"))
 			if got := r.writes(); got != tt.want {
@@ -118,7 +119,7 @@ func TestAPodOfANodeThatIsNotKnownIsLeftAlone(t *testing.T) {
 	r := newRig(t)
 	n := r.make("n", gone)
 	r.pod("p", "n", "Ready", "True")
-	r.drop(n)
+	r.Drop(r.TB, n)
 	r.writes()
 	r.run(r.podKey("p"))
 	if got := r.writes(); got != "" {
@@ -161,7 +162,7 @@ func TestAFailedPodWriteIsTriedAgain(t *testing.T) {
 	r.make("n", gone)
 	r.pod("p", "n", "Ready", "True")
 	failed := false
-	r.wire.meets(func(q *http.Request) int {
+	r.wire.Meets(func(q *http.Request) int {
 		if q.Method == http.MethodPatch && !failed {
 			failed = true
 			return http.StatusInternalServerError
@@ -232,10 +233,10 @@ func TestAPodThatIsGoneOrAnotherOne(t *testing.T) {
 			}
 			if again {
 				other := newWorld(1)
-				told := r.world
-				r.world = other // the role is told nothing of it
+				told := r.World
+				r.World = other // the role is told nothing of it
 				r.pod("p", "n", "Ready", "True")
-				r.world = told
+				r.World = told
 			}
 			for range 2 {
 				if _, err := r.reconcile(r.podKey("p")); classify(err) != controller.Gone && classify(err) != controller.Conflict {
@@ -274,19 +275,19 @@ func TestPodsThatAreSetReadyOnASilentNodeAreMarkedAgain(t *testing.T) {
 func TestWhatStopsPods(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		frame func(p *fakePartition)
+		frame func(p *roletest.Partition)
 		want  corev1.ConditionStatus
 	}{
-		"evictions are paused: it is written": {func(p *fakePartition) { p.refuses(evicting) }, "False"},
-		"inputs are too old": {func(p *fakePartition) {
-			p.refuses(func(d controller.Danger) error {
+		"evictions are paused: it is written": {func(p *roletest.Partition) { p.Refuses(evicting) }, "False"},
+		"inputs are too old": {func(p *roletest.Partition) {
+			p.Refuses(func(d controller.Danger) error {
 				if d >= controller.Destructive {
 					return controller.ErrStale
 				}
 				return nil
 			})
 		}, "True"},
-		"shadow mode": {func(p *fakePartition) { p.shadow = true }, "True"},
+		"shadow mode": {func(p *roletest.Partition) { p.Switch("", controller.ModeShadow) }, "True"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -343,9 +344,9 @@ func TestFiftyNodesOfAHundredPods(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range list.Items {
-		r.put(t, &list.Items[i])
+		r.Put(t, &list.Items[i])
 	}
-	r.wire.take()
+	r.wire.Writes()
 
 	queue := make(chan event.Key, len(keys))
 	for _, key := range keys {
@@ -363,7 +364,7 @@ func TestFiftyNodesOfAHundredPods(t *testing.T) {
 		})
 	}
 	workers.Wait()
-	writes, reads := r.wire.take()
+	writes, reads := r.wire.Writes()
 	if len(writes) != nodesOf*podsOf {
 		t.Errorf("%d updates, want %d", len(writes), nodesOf*podsOf)
 	}

@@ -1,13 +1,10 @@
 package nodelifecycle
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -29,77 +26,9 @@ import (
 	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/kube/kubetest"
 	"github.com/millrace-io/millrace/shared/rates"
+	"github.com/millrace-io/millrace/shared/role/roletest"
 	"github.com/millrace-io/millrace/shared/silence"
 )
-
-// wire records what really leaves, and fails what a test wants to fail.
-type wire struct {
-	next http.RoundTripper
-
-	mu   sync.Mutex
-	log  []sent
-	meet func(r *http.Request) (status int) // called before a request leaves; 0: it may
-}
-
-// sent is one request that left.
-type sent struct{ verb, path, body string }
-
-func (w *wire) wrap(next http.RoundTripper) http.RoundTripper {
-	w.next = next
-	return w
-}
-
-func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
-	s := sent{verb: r.Method, path: r.URL.Path}
-	if r.Body != nil {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return nil, err
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
-		s.body = string(body)
-	}
-	w.mu.Lock()
-	w.log = append(w.log, s)
-	meet := w.meet
-	w.mu.Unlock()
-	if meet != nil {
-		if status := meet(r); status != 0 {
-			return refusal(r, status), nil
-		}
-	}
-	return w.next.RoundTrip(r)
-}
-
-func refusal(r *http.Request, status int) *http.Response {
-	body := fmt.Sprintf(`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"as the test wants","code":%d}`, status)
-	return &http.Response{
-		StatusCode: status, Request: r, ProtoMajor: 1, ProtoMinor: 1,
-		Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)),
-	}
-}
-
-// meets calls fn before each request; nil ends that.
-func (w *wire) meets(fn func(r *http.Request) int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.meet = fn
-}
-
-// take returns the writes that left since the last call, and how many reads.
-func (w *wire) take() (writes []sent, reads int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, s := range w.log {
-		if s.verb == http.MethodGet {
-			reads++
-		} else {
-			writes = append(writes, s)
-		}
-	}
-	w.log = nil
-	return writes, reads
-}
 
 // rig is the role on one partition: API server and writes are real, and what the
 // role is told of nodes, pods and beats is what the test tells it.
@@ -109,15 +38,15 @@ type rig struct {
 	ns    string
 	admin kubernetes.Interface
 	api   *kube.API
-	wire  *wire
-	facts *memory
+	wire  *roletest.Wire
+	facts *roletest.Facts
 	sink  chan event.DigestSink
 
 	role   *nodeLifecycle
 	events record.EventRecorder
 	heard  chan string // events, where nobody else takes them
-	*world
-	p    *fakePartition
+	*roletest.World
+	p    *roletest.Partition
 	rec  *reconciler
 	line *turnstile
 	reg  *prometheus.Registry
@@ -134,7 +63,7 @@ func newRig(t testing.TB, set ...func(p *policy)) *rig {
 	t.Helper()
 	cluster := kubetest.Shared(t)
 	r := &rig{
-		TB: t, ns: cluster.Namespace(t), admin: cluster.Client(), wire: &wire{}, facts: newMemory(),
+		TB: t, ns: cluster.Namespace(t), admin: cluster.Client(), wire: &roletest.Wire{}, facts: roletest.NewFacts(nil),
 		now: later, boot: time.Hour, beats: map[string]beat.Beat{},
 	}
 	p := defaults()
@@ -142,7 +71,7 @@ func newRig(t testing.TB, set ...func(p *policy)) *rig {
 		s(&p)
 	}
 	conf := rest.CopyConfig(cluster.Config(kubetest.RoleNodeLifecycle))
-	conf.Wrap(r.wire.wrap)
+	conf.Wrap(r.wire.Wrap)
 	api, err := kube.ConnectTo(conf, kube.Config{QPS: -1}, "millrace-nodelifecycle", nil, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -166,16 +95,16 @@ func (r *rig) start(p policy) {
 	s.registered, s.zones = factsOf(r.facts)
 	s.evictions = newEvictor(ctx, &s.policy, r.line.bucket, s.census)
 	s.silences = silence.New(ears{r.sink}, role, nil, nil)
-	replace(s.silences, "now", r.bootTime)
+	roletest.Replace(s.silences, "now", r.bootTime)
 	s.metrics = newMetrics(r.reg, s)
 	s.log = slog.New(slog.DiscardHandler)
 	r.role = s
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.zones.view.Run(ctx) })
-	r.world = newWorld(1)
-	r.p = r.partition(0)
-	r.p.now = r.clusterTime
-	r.p.onChange = func(c cache.Change) { s.keys(r.p, c) } // as the frame does; what it wakes is mapping_test's
+	r.World = newWorld(1)
+	r.p = r.Partition(0)
+	r.p.Time = r.clusterTime
+	r.p.OnChange = func(c cache.Change) { s.keys(r.p, c) } // as the frame does; what it wakes is mapping_test's
 	r.rec = s.forPartition(r.p)
 	r.digests = <-r.sink
 	r.Cleanup(func() {
@@ -281,7 +210,7 @@ func (r *rig) make(name string, options ...nodeOption) *corev1.Node {
 	if made, err = r.admin.CoreV1().Nodes().UpdateStatus(r.Context(), made, metav1.UpdateOptions{}); err != nil {
 		r.Fatal(err)
 	}
-	r.put(r.TB, made)
+	r.Put(r.TB, made)
 	r.silent(0, made.Name)
 	return made
 }
@@ -369,7 +298,7 @@ func (r *rig) pod(name, on string, conditions ...string) *corev1.Pod {
 	if made, err = pods.UpdateStatus(r.Context(), made, metav1.UpdateOptions{}); err != nil {
 		r.Fatal(err)
 	}
-	r.put(r.TB, made)
+	r.Put(r.TB, made)
 	return made
 }
 
@@ -389,9 +318,9 @@ func (r *rig) echo(keys ...event.Key) {
 	r.Helper()
 	for _, key := range keys {
 		if isNode(key) {
-			r.put(r.TB, r.get(key.Name))
+			r.Put(r.TB, r.get(key.Name))
 		} else {
-			r.put(r.TB, r.livePod(key.Name))
+			r.Put(r.TB, r.livePod(key.Name))
 		}
 	}
 }
@@ -401,7 +330,7 @@ func (r *rig) echo(keys ...event.Key) {
 func (r *rig) reconcile(key event.Key) (controller.Result, error) {
 	result, err := r.rec.Reconcile(r.Context(), key)
 	if err != nil && classify(err) == controller.Conflict {
-		r.p.mustReadLive(key)
+		r.p.MustReadLive(key)
 	}
 	return result, err
 }
@@ -423,29 +352,21 @@ func (r *rig) run(keys ...event.Key) (result controller.Result) {
 func (r *rig) settle(keys ...event.Key) {
 	r.Helper()
 	for range 5 {
-		r.wire.take()
+		r.wire.Writes()
 		r.run(keys...)
-		if writes, _ := r.wire.take(); len(writes) == 0 {
+		if writes, _ := r.wire.Writes(); len(writes) == 0 {
 			return
 		}
 	}
 	r.Fatalf("%v is still written to", keys)
 }
 
-// writes says what left since the last call: "PATCH nodes/status …", with names
-// cut off.
+// writes says what left since the last call: "PATCH nodes/status …".
 func (r *rig) writes() string {
-	writes, _ := r.wire.take()
+	writes, _ := r.wire.Writes()
 	out := make([]string, 0, len(writes))
 	for _, s := range writes {
-		parts := strings.Split(strings.TrimPrefix(s.path, "/api/v1/"), "/")
-		if parts[0] == "namespaces" {
-			parts = parts[2:]
-		}
-		if len(parts) > 1 {
-			parts = slices.Delete(parts, 1, 2)
-		}
-		out = append(out, s.verb+" "+strings.Join(parts, "/"))
+		out = append(out, s.String())
 	}
 	return strings.Join(out, " ")
 }
@@ -468,10 +389,10 @@ func (r *rig) told() (out []string) {
 // tokens lets the next n that wait pass, and waits until they were woken.
 func (r *rig) tokens(n int) {
 	r.Helper()
-	r.p.wakes()
+	r.p.Wakes()
 	for range n {
 		select {
-		case r.line.free <- endless():
+		case r.line.free <- roletest.Endless():
 		case <-time.After(time.Minute):
 			r.Fatal("nobody asks for a token")
 		}
@@ -480,12 +401,7 @@ func (r *rig) tokens(n int) {
 
 func (r *rig) eventually(what string, f func() bool) {
 	r.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for tick := time.NewTicker(2 * time.Millisecond); !f(); <-tick.C {
-		if time.Now().After(deadline) {
-			r.Fatalf("after a minute still not: %s", what)
-		}
-	}
+	roletest.Eventually(r.TB, what, f)
 }
 
 // turnstile is the buckets of all zones, under the test's control.
@@ -536,15 +452,6 @@ func (g gate) Take(ctx context.Context) (rates.Token, error) {
 	case <-ctx.Done():
 		return rates.Token{}, errors.New("no token")
 	}
-}
-
-// endless is a token that is good for ever, which the room that makes tokens does
-// not give away.
-func endless() rates.Token {
-	var t rates.Token
-	replace(&t, "b", rates.New(rates.Config{Role: role}, nil, nil, nil, nil).Bucket("zone", 1, 1))
-	replace(&t, "until", time.Duration(1<<62))
-	return t
 }
 
 // digestOf is a digest of an epoch, as hear sends them.

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/millrace-io/millrace/shared/controller"
+	"github.com/millrace-io/millrace/shared/role/roletest"
 )
 
 // healthy is all that a kubelet says.
@@ -61,7 +62,7 @@ func TestASilentNodeIsWrittenUnknown(t *testing.T) {
 	if got := r.taints("n"); got != "unreachable:NoSchedule" {
 		t.Errorf("taints %q", got)
 	}
-	if got := r.p.rules(); got != "silence taint-by-condition" {
+	if got := r.p.Rules(); got != "silence taint-by-condition" {
 		t.Errorf("recorded %q", got)
 	}
 
@@ -82,7 +83,7 @@ func TestWithinItsGraceANodeIsLeftAlone(t *testing.T) {
 		r.silent(age, n.Name)
 		r.writes()
 		r.run(r.key("n"))
-		if writes, reads := r.wire.take(); len(writes) > 0 || reads > 1 { // register may look
+		if writes, reads := r.wire.Writes(); len(writes) > 0 || reads > 1 { // register may look
 			t.Errorf("after %s it wrote %v, and read %d times", age, writes, reads)
 		}
 	}
@@ -275,7 +276,7 @@ func TestWhatIsNotKnownIsNotJudged(t *testing.T) {
 			break_(r)
 			r.writes()
 			r.run(r.key("n"))
-			if writes, _ := r.wire.take(); len(writes) > 0 {
+			if writes, _ := r.wire.Writes(); len(writes) > 0 {
 				t.Errorf("wrote %v", writes)
 			}
 		})
@@ -288,8 +289,8 @@ func TestANodeMadeAnewIsNotJudgedByItsPredecessor(t *testing.T) {
 	r := newRig(t)
 	n := r.make("n", healthy)
 	r.silent(time.Hour, n.Name)
-	r.put(t, r.recreate("n", healthy))
-	r.wire.take()
+	r.Put(t, r.recreate("n", healthy))
+	r.wire.Writes()
 	r.settle(r.key("n"))
 	if status, _ := statusOf(r.live("n"), corev1.NodeReady); status != "True" {
 		t.Errorf("the new node is %s", status)
@@ -312,9 +313,9 @@ func TestASilentNodeThatIsWrittenToMeanwhile(t *testing.T) {
 			r := newRig(t)
 			n := r.make("n", healthy)
 			r.silent(time.Minute, n.Name)
-			r.wire.meets(func(q *http.Request) int {
+			r.wire.Meets(func(q *http.Request) int {
 				if q.Method == http.MethodPatch {
-					r.wire.meets(nil)
+					r.wire.Meets(nil)
 					tt.meanwhile(r)
 				}
 				return 0
@@ -342,7 +343,7 @@ func TestALookIsNotRepeatedAtOnce(t *testing.T) {
 	r := newRig(t)
 	n := r.make("n", healthy)
 	r.silent(time.Minute, n.Name)
-	r.wire.meets(func(q *http.Request) int {
+	r.wire.Meets(func(q *http.Request) int {
 		if q.Method == http.MethodPatch && strings.HasSuffix(q.URL.Path, "/status") {
 			return http.StatusInternalServerError
 		}
@@ -351,8 +352,8 @@ func TestALookIsNotRepeatedAtOnce(t *testing.T) {
 	if _, err := r.reconcile(r.key("n")); classify(err) != controller.Retry {
 		t.Errorf("Reconcile() = %v, want a failure that is retried", err)
 	}
-	r.put(t, r.edit("n", func(n *corev1.Node) { n.Spec.Unschedulable = true }))
-	r.wire.take()
+	r.Put(t, r.edit("n", func(n *corev1.Node) { n.Spec.Unschedulable = true }))
+	r.wire.Writes()
 	result, err := r.reconcile(r.key("n"))
 	if err != nil || result.After <= 0 || result.After > checkEvery {
 		t.Errorf("Reconcile() = %v, %v; want another look within %s", result, err, checkEvery)
@@ -372,13 +373,15 @@ func TestWhatStopsSilence(t *testing.T) {
 		return nil
 	}
 	tests := map[string]struct {
-		frame func(p *fakePartition)
+		frame func(p *roletest.Partition)
 		want  corev1.ConditionStatus
 	}{
-		"evictions are paused: it is written": {func(p *fakePartition) { p.refuses(evicting) }, "Unknown"},
-		"inputs are too old: it is not":       {func(p *fakePartition) { p.refuses(destructive) }, "True"},
-		"the partition is not ours":           {func(p *fakePartition) { p.refuses(func(controller.Danger) error { return controller.ErrNotHolder }) }, "True"},
-		"shadow mode":                         {func(p *fakePartition) { p.shadow = true }, "True"},
+		"evictions are paused: it is written": {func(p *roletest.Partition) { p.Refuses(evicting) }, "Unknown"},
+		"inputs are too old: it is not":       {func(p *roletest.Partition) { p.Refuses(destructive) }, "True"},
+		"the partition is not ours": {func(p *roletest.Partition) {
+			p.Refuses(func(controller.Danger) error { return controller.ErrNotHolder })
+		}, "True"},
+		"shadow mode": {func(p *roletest.Partition) { p.Switch("", controller.ModeShadow) }, "True"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -416,9 +419,9 @@ func TestASilentNodeIsWoken(t *testing.T) {
 	c := r.make("c", healthy)
 	r.silent(51*time.Second, a.Name, b.Name)
 	r.silent(10*time.Second, c.Name)
-	r.eventually("a is woken", func() bool { return strings.Contains(r.p.wakes(), a.Name) })
+	r.eventually("a is woken", func() bool { return strings.Contains(r.p.Wakes(), a.Name) })
 	r.eventually("a is woken again", func() bool {
-		woken := r.p.wakes()
+		woken := r.p.Wakes()
 		if strings.Contains(woken, b.Name) || strings.Contains(woken, c.Name) {
 			t.Fatalf("woke %s", woken)
 		}

@@ -46,7 +46,9 @@ var (
 	words = ours("proto/millrace/v1", "shared/event")
 	pure  = ours("shared/partition", "shared/tokenbucket", "shared/backoff", "shared/protocol", "shared/beat")
 	below = join(words, pure, protobuf) // what every room from the second floor up may use
-	kits  = ours("shared/bus/bustest", "shared/kube/kubetest")
+	kits  = join(kitsOfEdges, ours("shared/role/roletest"))
+
+	kitsOfEdges = ours("shared/bus/bustest", "shared/kube/kubetest")
 )
 
 // rooms is the house. The longest matching folder wins, and a file in none of
@@ -80,7 +82,8 @@ var rooms = map[string]room{
 	// does, and nothing below knows it.
 	"shared/role": {floor: 4, may: join(below, ours("shared/bus", "shared/kube", "shared/telemetry",
 		"shared/lease", "shared/rates", "shared/cache", "shared/controller", "shared/process"), instruments, tracing, settings, xsync)},
-	"services/*": {floor: 4, may: join(ours("proto/", "shared/"), protobuf, kubernetes, instruments, tracing, settings, xsync)},
+	"shared/role/roletest": {floor: 4, may: join(below, ours("shared/kube", "shared/rates", "shared/cache", "shared/controller"), kubernetes)},
+	"services/*":           {floor: 4, may: join(ours("proto/", "shared/"), protobuf, kubernetes, instruments, tracing, settings, xsync)},
 
 	"services/millrace": {floor: 5, anything: true},
 
@@ -96,7 +99,7 @@ var rooms = map[string]room{
 
 // outside is how one sees millrace from outside: as running binaries, through
 // the API server, the bus and the metrics.
-var outside = join(below, kits, kubernetes, nats, xsync,
+var outside = join(below, kitsOfEdges, kubernetes, nats, xsync,
 	[]string{"github.com/prometheus/common/expfmt", "github.com/prometheus/common/model", "github.com/prometheus/client_model/go", "go.opentelemetry.io/proto/otlp/"})
 
 // Tests may use more than the code beside them, so that an edge can be shown to
