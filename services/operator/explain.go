@@ -127,6 +127,7 @@ type Decision struct {
 	Member     string    `json:"member"`
 	Host       string    `json:"host"`
 	Partition  uint32    `json:"partition"`
+	Job        string    `json:"job,omitempty"` // instead of a partition's key
 	Epoch      uint64    `json:"epoch"`
 	ErrorClass string    `json:"errorClass,omitempty"`
 	Error      string    `json:"error,omitempty"`
@@ -332,7 +333,7 @@ func decisionOf(d *millracev1.Decision) Decision {
 		Kind: d.GetObject().GetKind(), Object: keyOf(d.GetObject()), UID: d.GetObject().GetUid(),
 		Base: d.GetBase(), Version: d.GetObject().GetVersion(), Key: d.GetKey().GetKind() + " " + keyOf(d.GetKey()),
 		Rule: d.GetRule(), Detail: d.GetDetail(), Cause: causeOf(d.GetCause()), MoreInputs: d.GetMoreInputs(),
-		Member: d.GetMember(), Host: d.GetHost(), Partition: d.GetPartition(), Epoch: d.GetEpoch(),
+		Member: d.GetMember(), Host: d.GetHost(), Partition: d.GetPartition(), Job: d.GetJob(), Epoch: d.GetEpoch(),
 		ErrorClass: d.GetErrorClass(), Error: d.GetError(), BodyBytes: d.GetBodyBytes(), Ages: agesOf(d),
 	}
 	for _, in := range d.GetInputs() {

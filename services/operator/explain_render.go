@@ -146,14 +146,20 @@ func renderDecision(w io.Writer, title string, d Decision, now time.Time) {
 		fmt.Fprintf(w, " on version %d, held back in shadow mode", d.Base)
 	}
 	fmt.Fprintf(w, ", %s (%s)\n", ago(now, d.At), clock(d.At))
-	fmt.Fprintf(w, "  by       %s, replica %s (member %s), partition %d, epoch %d\n", d.Role, d.Host, d.Member, d.Partition, d.Epoch)
+	unit := fmt.Sprintf("partition %d", d.Partition)
+	if d.Job != "" {
+		unit = "job " + d.Job
+	}
+	fmt.Fprintf(w, "  by       %s, replica %s (member %s), %s, epoch %d\n", d.Role, d.Host, d.Member, unit, d.Epoch)
 	fmt.Fprintf(w, "  for      %s, rule %s\n", d.Key, d.Rule)
 	if d.Detail != "" {
 		fmt.Fprintf(w, "  why      %s\n", d.Detail)
 	}
-	if d.Cause == nil {
+	switch {
+	case d.Job != "": // it goes by what it counted, not by an event
+	case d.Cause == nil:
 		fmt.Fprintln(w, "  because  no event: all keys are looked at after a claim or a replay, or it was time to look again")
-	} else {
+	default:
 		fmt.Fprintf(w, "  because  of %s\n", d.Cause)
 		fmt.Fprintf(w, "  ages     %s\n", d.Ages)
 	}

@@ -56,7 +56,7 @@ func TestRenderExplanationTellsTheStory(t *testing.T) {
 	})
 	refused := decisionOf(&millracev1.Decision{
 		Role: "endpoints", Verb: "delete", Base: 8, Object: slice, Key: service, At: at(0),
-		Outcome: millracev1.Outcome_OUTCOME_REFUSED, ErrorClass: "conflict", Error: "object has changed",
+		Outcome: millracev1.Outcome_OUTCOME_REFUSED, ErrorClass: "conflict", Error: "object has changed", Job: "trim", Epoch: 9,
 	})
 	held := decisionOf(&millracev1.Decision{
 		Role: "endpoints", Verb: "create", Object: slice, Key: service, At: at(0), Outcome: millracev1.Outcome_OUTCOME_INTENDED,
@@ -81,7 +81,7 @@ func TestRenderExplanationTellsTheStory(t *testing.T) {
 	for _, want := range []string{
 		"last write: update of endpointslices.discovery.k8s.io shop/web-1, version 9 → 12", "replica endpoints-2",
 		"the put of pods shop/web-0 (version 11)", "5ms to the replica, 15ms until taken in hand, 10ms until written",
-		"rule slices", "why      because it is so", "7 more", "not taken (conflict)", "object has changed", "held back in shadow mode", "partition 3, epoch 4",
+		"job trim, epoch 9", "rule slices", "why      because it is so", "7 more", "not taken (conflict)", "object has changed", "held back in shadow mode", "partition 3, epoch 4",
 		"no event", "waits for: pods is 31s old", "failed 2 times, last: no way", "looks again in 1s", "in shadow mode", "too large",
 		"the API server was not asked", "it holds nothing about it", "not seen to come back: endpointslices",
 	} {

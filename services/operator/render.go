@@ -18,6 +18,7 @@ func Render(w io.Writer, s Status) error {
 	}
 	renderRoles(t, s.Roles)
 	renderMembers(t, s.Roles)
+	renderJobs(t, s.Roles)
 	renderRates(t, s.Roles)
 	renderKinds(t, s.Kinds)
 	renderHeartbeats(t, s.Heartbeats)
@@ -60,6 +61,23 @@ func renderMembers(w io.Writer, roles []RoleStatus) {
 		}
 	}
 	fmt.Fprintln(w)
+}
+
+func renderJobs(w io.Writer, roles []RoleStatus) {
+	head := "JOB\tROLE\tHELD BY\tMODE\tOBJECTS\tPASSES\tPROBLEM\n"
+	for _, r := range roles {
+		for _, j := range r.Jobs {
+			problem := j.LastError
+			if problem == "" && j.WaitsFor != "" {
+				problem = "waits for its inputs: " + j.WaitsFor
+			}
+			fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%d\t%d\t%s\n", head, j.Job, r.Role, j.Host, j.Mode, j.Objects, j.Passes, problem)
+			head = ""
+		}
+	}
+	if head == "" {
+		fmt.Fprintln(w)
+	}
 }
 
 func renderRates(w io.Writer, roles []RoleStatus) {

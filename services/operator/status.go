@@ -48,6 +48,9 @@ type RoleStatus struct {
 	OldestSeconds float64 `json:"oldestSeconds"`
 	// Rates are the limits that the role's members share.
 	Rates []RateStatus `json:"rates,omitempty"`
+	// Jobs are pieces of work that are not cut into partitions, by name, as their
+	// holders tell.
+	Jobs []JobStatus `json:"jobs,omitempty"`
 	// Heaviest are the partitions with the most objects, heaviest first.
 	Heaviest []UnitStatus `json:"heaviest,omitempty"`
 }
@@ -106,6 +109,24 @@ type RateStatus struct {
 	// Waiting is how many callers wait for a token, over all members.
 	Waiting uint64 `json:"waiting"`
 	Problem string `json:"problem,omitempty"`
+}
+
+// JobStatus is one job at the member that holds it.
+type JobStatus struct {
+	Job    string `json:"job"`
+	Holder string `json:"holder"`
+	Host   string `json:"host"`
+	Epoch  uint64 `json:"epoch"`
+	// Part is the part of the role that it belongs to, Mode what holds for it.
+	Part string `json:"part,omitempty"`
+	Mode string `json:"mode"`
+	// Synced: what it reads of the whole cluster is complete, so many objects.
+	Synced  bool   `json:"synced"`
+	Objects uint64 `json:"objects"`
+	Passes  uint64 `json:"passes"`
+	// WaitsFor is what its next look needs, LastError why the last pass failed.
+	WaitsFor  string `json:"waitsFor,omitempty"`
+	LastError string `json:"lastError,omitempty"`
 }
 
 // KindStatus is one kind, as the member knows it that is furthest behind.
@@ -249,6 +270,12 @@ func (r *RoleStatus) add(m *millracev1.MemberStatus, now time.Time) {
 	for _, said := range m.GetRates() {
 		r.addRate(said)
 	}
+	for _, j := range m.GetJobs() {
+		r.Jobs = append(r.Jobs, JobStatus{
+			Job: j.GetName(), Holder: out.ID, Host: out.Host, Epoch: j.GetEpoch(), Part: j.GetPart(), Mode: j.GetMode(),
+			Synced: j.GetSynced(), Objects: j.GetObjects(), Passes: j.GetPasses(), WaitsFor: j.GetWaitsFor(), LastError: j.GetLastError(),
+		})
+	}
 }
 
 // addRate keeps, of what members say of one bucket, what is newest: spent only
@@ -291,6 +318,7 @@ func (r *RoleStatus) finish(partitions int) {
 		return cmp.Or(cmp.Compare(b.Objects, a.Objects), cmp.Compare(a.Unit, b.Unit))
 	})
 	r.Heaviest = units[:min(heaviest, len(units))]
+	slices.SortFunc(r.Jobs, func(a, b JobStatus) int { return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Epoch, b.Epoch)) })
 }
 
 // addKind keeps, of what members of one role say, the worst.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,24 @@ func TestStatusShowsSharedLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "LAST TAKER") || strings.Count(out.String(), "LAST TAKER") != 1 || !strings.Contains(out.String(), "103") {
+		t.Errorf("the table is\n%s", out.String())
+	}
+}
+
+func TestStatusShowsJobs(t *testing.T) {
+	a, b := member("podevictor", "a"), member("podevictor", "b")
+	b.Jobs = []*millracev1.JobStatus{{Name: "terminated", Epoch: 7, Part: "garbage-collection", Mode: "shadow", Objects: 150_000, Passes: 12, LastError: "no right"}}
+	var s Status
+	s.add([]*millracev1.MemberStatus{a, b}, now)
+	want := []JobStatus{{Job: "terminated", Holder: "b", Host: "b", Epoch: 7, Part: "garbage-collection", Mode: "shadow", Objects: 150_000, Passes: 12, LastError: "no right"}}
+	if diff := cmp.Diff(want, s.Roles[0].Jobs); diff != "" {
+		t.Errorf("jobs (-want +got):\n%s", diff)
+	}
+	var out bytes.Buffer
+	if err := Render(&out, s); err != nil {
+		t.Fatal(err)
+	}
+	if !regexp.MustCompile(`terminated +podevictor +b +shadow +150000 +12 +no right`).MatchString(out.String()) {
 		t.Errorf("the table is\n%s", out.String())
 	}
 }

@@ -68,12 +68,27 @@ type Decision struct {
 // Record keeps one write of key for those who ask why. It never blocks and never
 // fails: a record that cannot be kept is counted.
 func (p *Partition) Record(key event.Key, d Decision) {
+	r := p.c.record(d)
+	r.Key = Ref{Kind: p.kindOf(key), Key: key}.proto()
+	r.Member, r.Epoch = p.Member(), p.Epoch()
+	r.Partition = uint32(p.Number()) //nolint:gosec // at most 255
+	if cause, ok := p.Changed(key); ok {
+		r.Cause = causeProto(&cause)
+	}
+	if taken := p.ledger.since(key); !taken.IsZero() {
+		r.Taken = timestamppb.New(taken)
+	}
+	if d.Shadow {
+		p.shadow.intend(key, r)
+	}
+	p.c.records.put(r)
+}
+
+// record is what there is to say of a write, whoever's it is.
+func (c *Controller) record(d Decision) *millracev1.Decision {
 	r := &millracev1.Decision{
-		Role: p.c.def.Role, At: timestamppb.Now(), Object: d.Object.proto(), Verb: d.Verb, Base: d.Base,
-		Key:  Ref{Kind: p.kindOf(key), Key: key}.proto(),
-		Rule: d.Rule, Detail: oneLine(d.Detail), Member: p.Member(), Host: p.c.def.Host,
-		Partition: uint32(p.Number()), //nolint:gosec // at most 255
-		Epoch:     p.Epoch(), Outcome: outcomeOf(d), ErrorClass: d.Class,
+		Role: c.def.Role, Host: c.def.Host, At: timestamppb.Now(), Object: d.Object.proto(), Verb: d.Verb, Base: d.Base,
+		Rule: d.Rule, Detail: oneLine(d.Detail), Outcome: outcomeOf(d), ErrorClass: d.Class,
 		BodyBytes: uint32(len(d.Body)), //nolint:gosec // the API server takes 3 MiB
 	}
 	if len(d.Body) > 0 {
@@ -82,20 +97,11 @@ func (p *Partition) Record(key event.Key, d Decision) {
 	if d.Err != nil {
 		r.Error = cut(d.Err.Error())
 	}
-	if cause, ok := p.Changed(key); ok {
-		r.Cause = causeProto(&cause)
-	}
-	if taken := p.ledger.since(key); !taken.IsZero() {
-		r.Taken = timestamppb.New(taken)
-	}
 	for _, in := range d.Inputs[:min(maxInputs, len(d.Inputs))] {
 		r.Inputs = append(r.Inputs, in.proto())
 	}
 	r.MoreInputs = uint32(len(d.Inputs) - len(r.Inputs)) //nolint:gosec // not negative
-	if d.Shadow {
-		p.shadow.intend(key, r)
-	}
-	p.c.records.put(r)
+	return r
 }
 
 func outcomeOf(d Decision) millracev1.Outcome {

@@ -127,9 +127,21 @@ func (m *modes) follow(ctx context.Context, bus Bus) {
 	}
 }
 
-// Mode returns the mode the role is in, empty while it is not known, and what is
-// closed when that changes.
-func (c *Controller) Mode() (mode string, changed <-chan struct{}) { return c.modes.get() }
+// ModesChanged returns what is closed at the next change of a mode of the role or of
+// one of its parts. Take it before looking at what holds.
+func (c *Controller) ModesChanged() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.moved
+}
+
+// announce tells who waits in ModesChanged.
+func (c *Controller) announce() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.moved)
+	c.moved = make(chan struct{})
+}
 
 // turned makes every key be looked at once the role may write ⚠: what was held
 // back in shadow mode counts as done, and no event will ask for it again. The
@@ -143,6 +155,7 @@ func (c *Controller) turned(_, to string) {
 		}
 		p.shadow.reset()
 	}
+	c.announce()
 }
 
 // share takes part in sharing the partitions while the mode is known and not

@@ -68,4 +68,5 @@ func (c *Controller) partTurned(string, string) {
 		p.anew.Store(true)
 		p.look()
 	}
+	c.announce()
 }

@@ -114,7 +114,7 @@ func (p *Partition) Guard(ctx context.Context, key event.Key, d Danger) error {
 func (p *Partition) GuardPart(ctx context.Context, key event.Key, part string, d Danger) error {
 	err := p.guard(ctx, key, part, d)
 	if err == nil && p.c.def.Pause != nil {
-		if err = p.pausedFor(ctx, d); err == nil {
+		if err = p.c.pausedFor(ctx, d); err == nil {
 			err = p.guard(ctx, key, part, d) // the look may have taken its time
 		}
 	}

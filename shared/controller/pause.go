@@ -21,8 +21,8 @@ type Pause interface {
 const resumeEvery = 500 * time.Millisecond
 
 // pausedFor asks whether a write is paused.
-func (p *Partition) pausedFor(ctx context.Context, d Danger) error {
-	err := p.c.def.Pause.Paused(ctx, d)
+func (c *Controller) pausedFor(ctx context.Context, d Danger) error {
+	err := c.def.Pause.Paused(ctx, d)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}

@@ -39,7 +39,10 @@ type Controller struct {
 
 	mu     sync.Mutex
 	held   map[*Partition]struct{}
-	giving *time.Timer // gives memory back
+	jobs   map[*Job]struct{}
+	giving *time.Timer   // gives memory back
+	moved  chan struct{} // closed when a mode changes
+	closed chan struct{} // closed when a job is held no more
 }
 
 // New returns a role that does not run yet. It fails only for a configuration or
@@ -61,6 +64,8 @@ func New(cfg Config, def Definition, bus Bus, log *slog.Logger, reg prometheus.R
 		asker: newAsker(bus),
 		ready: make(chan struct{}),
 		held:  make(map[*Partition]struct{}),
+		jobs:  make(map[*Job]struct{}),
+		moved: make(chan struct{}), closed: make(chan struct{}),
 	}
 	c.letters = newLetters(bus, def.Role, log, c.metrics)
 	c.records = newRecords(bus, c.metrics)
@@ -114,6 +119,7 @@ func Serve[G Grant](ctx context.Context, c *Controller, l Lease[G]) error {
 	for range c.cfg.Workers {
 		tasks.Go(c.worker)
 	}
+	defer c.awaitJobs()
 	return share(ctx, c, l)
 }
 

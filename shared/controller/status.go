@@ -30,6 +30,9 @@ func (c *Controller) Status() *millracev1.MemberStatus {
 	for _, p := range held {
 		s.Partitions = append(s.Partitions, p.status())
 	}
+	for _, j := range c.heldJobs() {
+		s.Jobs = append(s.Jobs, j.status())
+	}
 	kinds := c.kinds()
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		s.Kinds = append(s.Kinds, kindStatus(kinds[kind]))

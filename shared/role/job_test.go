@@ -19,10 +19,13 @@ import (
 
 	"github.com/millrace-io/millrace/shared/bus"
 	"github.com/millrace-io/millrace/shared/bus/bustest"
+	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/controller"
+	"github.com/millrace-io/millrace/shared/controller/controllertest"
+	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube/kubetest"
-	"github.com/millrace-io/millrace/shared/lease"
 	"github.com/millrace-io/millrace/shared/process"
+	"github.com/millrace-io/millrace/shared/protocol"
 )
 
 // Environment of a member: the test binary itself, run again.
@@ -53,16 +56,64 @@ func member(url string) int {
 	}
 	defer b.Close()
 	e := &Edges{Bus: b, name: "tester", host: name, env: &process.Env{Log: slog.New(slog.DiscardHandler)}}
-	e.Job("count", func(ctx context.Context, g *lease.Grant) error {
-		if g.Valid() == nil {
-			fmt.Fprintln(os.Stdout, "took", name, g.Epoch())
+	e.Job(controller.JobDefinition{Name: "count"}, func(ctx context.Context, j *controller.Job) error {
+		if j.Guard(ctx, event.Key{Name: "x"}, controller.Harmless) == nil {
+			fmt.Fprintln(os.Stdout, "took", name, j.Epoch())
 		}
 		<-ctx.Done()
-		fmt.Fprintln(os.Stdout, "gave", name, g.Epoch())
+		fmt.Fprintln(os.Stdout, "gave", name, j.Epoch())
 		return ctx.Err()
 	})
-	e.serveJobs(ctx, active)()
+	c, wait, err := framed(ctx, e, nil)
+	if err != nil {
+		return 1
+	}
+	e.serveJobs(ctx, c)()
+	wait()
 	return 0
+}
+
+// framed runs the frame of e's role, which holds no partition, until ctx ends.
+func framed(ctx context.Context, e *Edges, parts map[string]string) (c *controller.Controller, wait func(), err error) {
+	c, err = controller.New(controller.Default(), controller.Definition{
+		Role: e.name, Host: e.host, By: protocol.ByKey, Parts: parts, Clock: trueClock{},
+		Inputs: []cache.Input{{Kind: "pods", Projection: 1}},
+		Keys:   func(*controller.Partition, cache.Change) []event.Key { return nil },
+		All:    func(*controller.Partition) []event.Key { return nil },
+		New:    func(*controller.Partition) controller.Reconciler { return nil },
+	}, e.Bus, e.env.Log, e.env.Registry)
+	if err != nil {
+		return nil, nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = controller.Serve(ctx, c, controllertest.NewLease()) // its lease does not fail
+	}()
+	return c, func() { <-done }, nil
+}
+
+// trueClock is a cluster's that is ours.
+type trueClock struct{}
+
+func (trueClock) ClusterTime(now time.Time) (time.Time, time.Duration, bool) { return now, 0, true }
+
+// serving serves the jobs of a member until the test ends, or stop is called.
+func serving(t *testing.T, e *Edges, parts map[string]string) (c *controller.Controller, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	c, framed, err := framed(ctx, e, parts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait := e.serveJobs(ctx, c)
+	stop = sync.OnceFunc(func() {
+		cancel()
+		wait()
+		framed()
+	})
+	t.Cleanup(stop)
+	return c, stop
 }
 
 // cast is the members, and what they said.
@@ -186,7 +237,7 @@ func TestAJobThatIsDoneIsDoneOnce(t *testing.T) {
 	e := &Edges{Bus: b, name: "tester", host: "a", env: &process.Env{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}}
 	tries := make(chan int, 100)
 	n := 0
-	e.Job("once", func(context.Context, *lease.Grant) error {
+	e.Job(controller.JobDefinition{Name: "once"}, func(context.Context, *controller.Job) error {
 		n++
 		tries <- n
 		if n == 1 {
@@ -194,8 +245,7 @@ func TestAJobThatIsDoneIsDoneOnce(t *testing.T) {
 		}
 		return nil
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	wait := e.serveJobs(ctx, active)
+	serving(t, e, nil)
 	for want := 1; want <= 2; want++ {
 		select {
 		case got := <-tries:
@@ -211,42 +261,36 @@ func TestAJobThatIsDoneIsDoneOnce(t *testing.T) {
 		t.Error("what was done was done again")
 	case <-time.After(time.Second): // ten times the pause after a failure
 	}
-	cancel()
-	wait()
 }
 
-// active is the mode of roles in these tests.
-func active() (string, <-chan struct{}) { return controller.ModeActive, nil }
-
-// A job works while the role is active, and at no other time.
-func TestAJobFollowsTheMode(t *testing.T) {
+// A job works while what holds for its part is active or shadow, and at no other
+// time; with every change of a mode the work is begun anew, and is told.
+func TestAJobFollowsTheModes(t *testing.T) {
 	server := bustest.Start(t)
 	b := bustest.Connect(t, server.Config(), "tester")
 	e := &Edges{Bus: b, name: "tester", host: "a", env: &process.Env{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}}
 	said := make(chan string, 100)
-	e.Job("count", func(ctx context.Context, _ *lease.Grant) error {
-		said <- "works"
+	e.Job(controller.JobDefinition{Name: "count", Part: "garbage"}, func(ctx context.Context, j *controller.Job) error {
+		said <- "works in " + j.Mode("garbage")
+		err := j.Guard(ctx, event.Key{Name: "x"}, controller.Harmless)
+		if (j.Mode("garbage") == controller.ModeShadow) != errors.Is(err, controller.ErrShadow) {
+			t.Errorf("in %s Guard says %v", j.Mode("garbage"), err)
+		}
 		<-ctx.Done()
 		said <- "ends"
 		return ctx.Err()
 	})
-	var mu sync.Mutex
-	mode, changed := controller.ModeShadow, make(chan struct{})
-	turn := func(to string) {
-		mu.Lock()
-		defer mu.Unlock()
-		mode = to
-		close(changed)
-		changed = make(chan struct{})
+	facts := b.KV(bus.Facts)
+	turn := func(name, to string) {
+		t.Helper()
+		_, rev, err := facts.Get(t.Context(), controller.ModeKey(name))
+		if err != nil && !errors.Is(err, bus.ErrNone) {
+			t.Fatal(err)
+		}
+		if _, err := facts.Put(t.Context(), controller.ModeKey(name), []byte(to), rev, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	wait := e.serveJobs(ctx, func() (string, <-chan struct{}) {
-		mu.Lock()
-		defer mu.Unlock()
-		return mode, changed
-	})
-	defer wait()
-	defer cancel()
 	next := func(want string) {
 		t.Helper()
 		select {
@@ -258,15 +302,26 @@ func TestAJobFollowsTheMode(t *testing.T) {
 			t.Fatalf("the job never %s", want)
 		}
 	}
+	turn("tester/garbage", controller.ModeOff)
+	c, _ := serving(t, e, map[string]string{"garbage": controller.ModeActive, "other": controller.ModeActive})
 	select {
 	case got := <-said:
-		t.Fatalf("the job %s in shadow mode", got)
+		t.Fatalf("the job %s while its part is off", got)
 	case <-time.After(2 * time.Second): // it has been claimed by now
 	}
-	turn(controller.ModeActive)
-	next("works")
-	turn(controller.ModeOff)
+	if jobs := c.Status().GetJobs(); len(jobs) != 1 || jobs[0].GetMode() != controller.ModeOff || jobs[0].GetPart() != "garbage" {
+		t.Errorf("status is %v", jobs)
+	}
+	turn("tester/garbage", controller.ModeActive)
+	next("works in active")
+	turn("tester", controller.ModeShadow)
 	next("ends")
-	turn(controller.ModeActive)
-	next("works")
+	next("works in shadow")
+	turn("tester", controller.ModeOff)
+	next("ends")
+	turn("tester", controller.ModeActive)
+	next("works in active")
+	turn("tester/other", controller.ModeShadow) // it may ask for that too
+	next("ends")
+	next("works in active")
 }

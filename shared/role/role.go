@@ -146,7 +146,7 @@ func (e *Edges) Run(ctx context.Context, cfg controller.Config, def controller.D
 	l := e.Lease(units, c.Joinable(), c.Status)
 	e.env.Health.Ready("controller", c.Ready)
 	defer e.serveRates(ctx)()
-	defer e.serveJobs(ctx, c.Mode)()
+	defer e.serveJobs(ctx, c)()
 	return controller.Serve(ctx, c, l)
 }
 

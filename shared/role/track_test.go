@@ -11,19 +11,19 @@ import (
 	"github.com/millrace-io/millrace/shared/protocol"
 )
 
-// partition notes what a Track tells it, and holds the writes of one part back.
-type partition struct {
+// told notes what a Track tells it, and holds the writes of one part back.
+type told struct {
 	shadow  string
 	asked   []string
 	wrote   []protocol.Write
 	records []controller.Decision
 }
 
-func (p *partition) Guard(ctx context.Context, key event.Key, d controller.Danger) error {
+func (p *told) Guard(ctx context.Context, key event.Key, d controller.Danger) error {
 	return p.GuardPart(ctx, key, "", d)
 }
 
-func (p *partition) GuardPart(_ context.Context, _ event.Key, part string, _ controller.Danger) error {
+func (p *told) GuardPart(_ context.Context, _ event.Key, part string, _ controller.Danger) error {
 	p.asked = append(p.asked, part)
 	if part != "" && part == p.shadow {
 		return controller.ErrShadow
@@ -31,14 +31,14 @@ func (p *partition) GuardPart(_ context.Context, _ event.Key, part string, _ con
 	return nil
 }
 
-func (p *partition) Wrote(_ event.Key, w protocol.Write) { p.wrote = append(p.wrote, w) }
+func (p *told) Wrote(_ event.Key, w protocol.Write) { p.wrote = append(p.wrote, w) }
 
-func (p *partition) Record(_ event.Key, d controller.Decision) { p.records = append(p.records, d) }
+func (p *told) Record(_ event.Key, d controller.Decision) { p.records = append(p.records, d) }
 
 // A write of a part is held back and recorded as intended while the part is in
 // shadow, whatever the role is in; one of another part leaves.
 func TestWritesOfAPartFollowItsMode(t *testing.T) {
-	p := &partition{shadow: "taints"}
+	p := &told{shadow: "taints"}
 	w := kube.Write{Verb: kube.VerbDelete, Ref: kube.Ref{Kind: "pods", Key: event.Key{Namespace: "a", Name: "b"}, Version: 7}}
 	for _, part := range []string{"taints", "garbage"} {
 		track := &Track{Partition: OfPart(p, part), Key: w.Ref.Key, Rule: part, Detail: func() string { return "of " + part }}

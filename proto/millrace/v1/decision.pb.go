@@ -197,7 +197,10 @@ type Decision struct {
 	BodyBytes uint32 `protobuf:"varint,19,opt,name=body_bytes,json=bodyBytes,proto3" json:"body_bytes,omitempty"`
 	BodyHash  uint64 `protobuf:"fixed64,20,opt,name=body_hash,json=bodyHash,proto3" json:"body_hash,omitempty"`
 	// Why, in one line for people, cut.
-	Detail        string `protobuf:"bytes,21,opt,name=detail,proto3" json:"detail,omitempty"`
+	Detail string `protobuf:"bytes,21,opt,name=detail,proto3" json:"detail,omitempty"`
+	// The job that wrote, of a write that no partition's key asked for; epoch is the
+	// job's then.
+	Job           string `protobuf:"bytes,22,opt,name=job,proto3" json:"job,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -375,6 +378,13 @@ func (x *Decision) GetBodyHash() uint64 {
 func (x *Decision) GetDetail() string {
 	if x != nil {
 		return x.Detail
+	}
+	return ""
+}
+
+func (x *Decision) GetJob() string {
+	if x != nil {
+		return x.Job
 	}
 	return ""
 }
@@ -1054,7 +1064,7 @@ const file_millrace_v1_decision_proto_rawDesc = "" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
 	"\x03uid\x18\x04 \x01(\tR\x03uid\x12\x18\n" +
-	"\aversion\x18\x05 \x01(\x04R\aversion\"\xa8\x05\n" +
+	"\aversion\x18\x05 \x01(\x04R\aversion\"\xba\x05\n" +
 	"\bDecision\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12*\n" +
 	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12.\n" +
@@ -1080,7 +1090,8 @@ const file_millrace_v1_decision_proto_rawDesc = "" +
 	"\n" +
 	"body_bytes\x18\x13 \x01(\rR\tbodyBytes\x12\x1b\n" +
 	"\tbody_hash\x18\x14 \x01(\x06R\bbodyHash\x12\x16\n" +
-	"\x06detail\x18\x15 \x01(\tR\x06detail\"\xf1\x01\n" +
+	"\x06detail\x18\x15 \x01(\tR\x06detail\x12\x10\n" +
+	"\x03job\x18\x16 \x01(\tR\x03job\"\xf1\x01\n" +
 	"\x05Cause\x12.\n" +
 	"\x06object\x18\x01 \x01(\v2\x16.millrace.v1.ObjectRefR\x06object\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x128\n" +

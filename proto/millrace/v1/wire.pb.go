@@ -529,7 +529,9 @@ type MemberStatus struct {
 	// cannot be read.
 	Paused []string `protobuf:"bytes,11,rep,name=paused,proto3" json:"paused,omitempty"`
 	// The parts of a controller that can be switched apart, by name.
-	Parts         []*PartMode `protobuf:"bytes,12,rep,name=parts,proto3" json:"parts,omitempty"`
+	Parts []*PartMode `protobuf:"bytes,12,rep,name=parts,proto3" json:"parts,omitempty"`
+	// The jobs of a controller that this member holds, by name.
+	Jobs          []*JobStatus `protobuf:"bytes,13,rep,name=jobs,proto3" json:"jobs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -634,6 +636,127 @@ func (x *MemberStatus) GetParts() []*PartMode {
 	return nil
 }
 
+func (x *MemberStatus) GetJobs() []*JobStatus {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+// JobStatus describes one job held: a piece of work of a role that is not cut into
+// partitions.
+type JobStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// The part of the role whose mode holds for it, if it is not the role's alone, and
+	// what holds.
+	Part string `protobuf:"bytes,3,opt,name=part,proto3" json:"part,omitempty"`
+	Mode string `protobuf:"bytes,4,opt,name=mode,proto3" json:"mode,omitempty"`
+	// What it reads of the whole cluster is complete, and how many objects that are.
+	Synced  bool   `protobuf:"varint,5,opt,name=synced,proto3" json:"synced,omitempty"`
+	Objects uint64 `protobuf:"varint,6,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Passes since the claim, what it waits for, and why its last pass failed.
+	Passes        uint64 `protobuf:"varint,7,opt,name=passes,proto3" json:"passes,omitempty"`
+	WaitsFor      string `protobuf:"bytes,8,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	LastError     string `protobuf:"bytes,9,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JobStatus) Reset() {
+	*x = JobStatus{}
+	mi := &file_millrace_v1_wire_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JobStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JobStatus) ProtoMessage() {}
+
+func (x *JobStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_wire_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
+func (*JobStatus) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *JobStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *JobStatus) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *JobStatus) GetPart() string {
+	if x != nil {
+		return x.Part
+	}
+	return ""
+}
+
+func (x *JobStatus) GetMode() string {
+	if x != nil {
+		return x.Mode
+	}
+	return ""
+}
+
+func (x *JobStatus) GetSynced() bool {
+	if x != nil {
+		return x.Synced
+	}
+	return false
+}
+
+func (x *JobStatus) GetObjects() uint64 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *JobStatus) GetPasses() uint64 {
+	if x != nil {
+		return x.Passes
+	}
+	return 0
+}
+
+func (x *JobStatus) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
+func (x *JobStatus) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
 // PartMode is the mode of one part of a role.
 type PartMode struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -649,7 +772,7 @@ type PartMode struct {
 
 func (x *PartMode) Reset() {
 	*x = PartMode{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[7]
+	mi := &file_millrace_v1_wire_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -661,7 +784,7 @@ func (x *PartMode) String() string {
 func (*PartMode) ProtoMessage() {}
 
 func (x *PartMode) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[7]
+	mi := &file_millrace_v1_wire_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -674,7 +797,7 @@ func (x *PartMode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartMode.ProtoReflect.Descriptor instead.
 func (*PartMode) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PartMode) GetPart() string {
@@ -719,7 +842,7 @@ type PartitionStatus struct {
 
 func (x *PartitionStatus) Reset() {
 	*x = PartitionStatus{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[8]
+	mi := &file_millrace_v1_wire_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -731,7 +854,7 @@ func (x *PartitionStatus) String() string {
 func (*PartitionStatus) ProtoMessage() {}
 
 func (x *PartitionStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[8]
+	mi := &file_millrace_v1_wire_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -744,7 +867,7 @@ func (x *PartitionStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionStatus.ProtoReflect.Descriptor instead.
 func (*PartitionStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PartitionStatus) GetUnit() string {
@@ -815,7 +938,7 @@ type KindStatus struct {
 
 func (x *KindStatus) Reset() {
 	*x = KindStatus{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[9]
+	mi := &file_millrace_v1_wire_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +950,7 @@ func (x *KindStatus) String() string {
 func (*KindStatus) ProtoMessage() {}
 
 func (x *KindStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[9]
+	mi := &file_millrace_v1_wire_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +963,7 @@ func (x *KindStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KindStatus.ProtoReflect.Descriptor instead.
 func (*KindStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *KindStatus) GetKind() string {
@@ -914,7 +1037,7 @@ type RateStatus struct {
 
 func (x *RateStatus) Reset() {
 	*x = RateStatus{}
-	mi := &file_millrace_v1_wire_proto_msgTypes[10]
+	mi := &file_millrace_v1_wire_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +1049,7 @@ func (x *RateStatus) String() string {
 func (*RateStatus) ProtoMessage() {}
 
 func (x *RateStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_wire_proto_msgTypes[10]
+	mi := &file_millrace_v1_wire_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1062,7 @@ func (x *RateStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RateStatus.ProtoReflect.Descriptor instead.
 func (*RateStatus) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{10}
+	return file_millrace_v1_wire_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RateStatus) GetScope() string {
@@ -1039,7 +1162,7 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\x04name\x18\x04 \x01(\tR\x04name\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06member\x18\x06 \x01(\tR\x06member\x12*\n" +
-	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xb2\x03\n" +
+	"\x02at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xde\x03\n" +
 	"\fMemberStatus\x12+\n" +
 	"\x06member\x18\x01 \x01(\v2\x13.millrace.v1.MemberR\x06member\x12<\n" +
 	"\n" +
@@ -1055,7 +1178,19 @@ const file_millrace_v1_wire_proto_rawDesc = "" +
 	"\x04mode\x18\n" +
 	" \x01(\tR\x04mode\x12\x16\n" +
 	"\x06paused\x18\v \x03(\tR\x06paused\x12+\n" +
-	"\x05parts\x18\f \x03(\v2\x15.millrace.v1.PartModeR\x05parts\"F\n" +
+	"\x05parts\x18\f \x03(\v2\x15.millrace.v1.PartModeR\x05parts\x12*\n" +
+	"\x04jobs\x18\r \x03(\v2\x16.millrace.v1.JobStatusR\x04jobs\"\xe3\x01\n" +
+	"\tJobStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04part\x18\x03 \x01(\tR\x04part\x12\x12\n" +
+	"\x04mode\x18\x04 \x01(\tR\x04mode\x12\x16\n" +
+	"\x06synced\x18\x05 \x01(\bR\x06synced\x12\x18\n" +
+	"\aobjects\x18\x06 \x01(\x04R\aobjects\x12\x16\n" +
+	"\x06passes\x18\a \x01(\x04R\x06passes\x12\x1b\n" +
+	"\twaits_for\x18\b \x01(\tR\bwaitsFor\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\t \x01(\tR\tlastError\"F\n" +
 	"\bPartMode\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x10\n" +
 	"\x03own\x18\x02 \x01(\tR\x03own\x12\x14\n" +
@@ -1102,7 +1237,7 @@ func file_millrace_v1_wire_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_wire_proto_rawDescData
 }
 
-var file_millrace_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_millrace_v1_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_millrace_v1_wire_proto_goTypes = []any{
 	(*Mark)(nil),                  // 0: millrace.v1.Mark
 	(*Sums)(nil),                  // 1: millrace.v1.Sums
@@ -1111,35 +1246,37 @@ var file_millrace_v1_wire_proto_goTypes = []any{
 	(*TokenBucket)(nil),           // 4: millrace.v1.TokenBucket
 	(*DeadLetter)(nil),            // 5: millrace.v1.DeadLetter
 	(*MemberStatus)(nil),          // 6: millrace.v1.MemberStatus
-	(*PartMode)(nil),              // 7: millrace.v1.PartMode
-	(*PartitionStatus)(nil),       // 8: millrace.v1.PartitionStatus
-	(*KindStatus)(nil),            // 9: millrace.v1.KindStatus
-	(*RateStatus)(nil),            // 10: millrace.v1.RateStatus
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
-	(*HeartbeatStatus)(nil),       // 13: millrace.v1.HeartbeatStatus
+	(*JobStatus)(nil),             // 7: millrace.v1.JobStatus
+	(*PartMode)(nil),              // 8: millrace.v1.PartMode
+	(*PartitionStatus)(nil),       // 9: millrace.v1.PartitionStatus
+	(*KindStatus)(nil),            // 10: millrace.v1.KindStatus
+	(*RateStatus)(nil),            // 11: millrace.v1.RateStatus
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
+	(*HeartbeatStatus)(nil),       // 14: millrace.v1.HeartbeatStatus
 }
 var file_millrace_v1_wire_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Mark.by_key:type_name -> millrace.v1.Sums
 	1,  // 1: millrace.v1.Mark.by_namespace:type_name -> millrace.v1.Sums
-	11, // 2: millrace.v1.Member.started:type_name -> google.protobuf.Timestamp
-	11, // 3: millrace.v1.Lease.since:type_name -> google.protobuf.Timestamp
-	12, // 4: millrace.v1.TokenBucket.now:type_name -> google.protobuf.Duration
-	12, // 5: millrace.v1.TokenBucket.debt:type_name -> google.protobuf.Duration
-	11, // 6: millrace.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
+	12, // 2: millrace.v1.Member.started:type_name -> google.protobuf.Timestamp
+	12, // 3: millrace.v1.Lease.since:type_name -> google.protobuf.Timestamp
+	13, // 4: millrace.v1.TokenBucket.now:type_name -> google.protobuf.Duration
+	13, // 5: millrace.v1.TokenBucket.debt:type_name -> google.protobuf.Duration
+	12, // 6: millrace.v1.DeadLetter.at:type_name -> google.protobuf.Timestamp
 	2,  // 7: millrace.v1.MemberStatus.member:type_name -> millrace.v1.Member
-	8,  // 8: millrace.v1.MemberStatus.partitions:type_name -> millrace.v1.PartitionStatus
-	9,  // 9: millrace.v1.MemberStatus.kinds:type_name -> millrace.v1.KindStatus
-	10, // 10: millrace.v1.MemberStatus.rates:type_name -> millrace.v1.RateStatus
-	13, // 11: millrace.v1.MemberStatus.heartbeats:type_name -> millrace.v1.HeartbeatStatus
-	7,  // 12: millrace.v1.MemberStatus.parts:type_name -> millrace.v1.PartMode
-	12, // 13: millrace.v1.PartitionStatus.oldest:type_name -> google.protobuf.Duration
-	12, // 14: millrace.v1.KindStatus.age:type_name -> google.protobuf.Duration
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	9,  // 8: millrace.v1.MemberStatus.partitions:type_name -> millrace.v1.PartitionStatus
+	10, // 9: millrace.v1.MemberStatus.kinds:type_name -> millrace.v1.KindStatus
+	11, // 10: millrace.v1.MemberStatus.rates:type_name -> millrace.v1.RateStatus
+	14, // 11: millrace.v1.MemberStatus.heartbeats:type_name -> millrace.v1.HeartbeatStatus
+	8,  // 12: millrace.v1.MemberStatus.parts:type_name -> millrace.v1.PartMode
+	7,  // 13: millrace.v1.MemberStatus.jobs:type_name -> millrace.v1.JobStatus
+	13, // 14: millrace.v1.PartitionStatus.oldest:type_name -> google.protobuf.Duration
+	13, // 15: millrace.v1.KindStatus.age:type_name -> google.protobuf.Duration
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_wire_proto_init() }
@@ -1154,7 +1291,7 @@ func file_millrace_v1_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_wire_proto_rawDesc), len(file_millrace_v1_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
