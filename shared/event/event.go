@@ -39,6 +39,9 @@ func (k Key) String() string {
 	return k.Namespace + "/" + k.Name
 }
 
+// MarshalText is String: a line of the log shows a key as people write it.
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
 // Compare orders keys by namespace, then name.
 func (k Key) Compare(other Key) int {
 	if c := strings.Compare(k.Namespace, other.Namespace); c != 0 {

@@ -2,7 +2,9 @@ package event
 
 import (
 	"hash/fnv"
+	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -197,5 +199,13 @@ func BenchmarkHashBody(b *testing.B) {
 	b.SetBytes(int64(len(body)))
 	for b.Loop() {
 		HashBody(body)
+	}
+}
+
+func TestAKeyIsLoggedAsPeopleWriteIt(t *testing.T) {
+	var out strings.Builder
+	slog.New(slog.NewJSONHandler(&out, nil)).Info("pod is evicted", "pod", Key{Namespace: "shop", Name: "web-0"}, "node", Key{Name: "node-1"})
+	if line := out.String(); !strings.Contains(line, `"pod":"shop/web-0","node":"node-1"`) {
+		t.Error(line)
 	}
 }
