@@ -31,6 +31,8 @@ type Options struct {
 	MaxPayload string
 	// Standalone leaves NATS out: a member of role Standalone brings it.
 	Standalone bool
+	// Binaries is a folder that Build has filled; empty: they are built into Dir.
+	Binaries string
 }
 
 // Standalone is the role that is all of them in one process. Its members share
@@ -63,17 +65,21 @@ func Start(ctx context.Context, opts Options) (*Fleet, error) {
 	if opts.Progress == nil {
 		opts.Progress = io.Discard
 	}
-	f := &Fleet{opts: opts}
-	if err := f.build(ctx); err != nil {
-		return nil, err
+	binaries := opts.Binaries
+	if binaries == "" {
+		binaries = opts.Dir
+		if err := Build(ctx, binaries, !opts.Standalone); err != nil {
+			return nil, err
+		}
 	}
+	f := &Fleet{opts: opts, binary: filepath.Join(binaries, "millrace")}
 	var err error
 	if !opts.Standalone {
 		dir := filepath.Join(opts.Dir, "nats")
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("making folder of NATS: %w", err)
 		}
-		if f.NATS, err = startNATS(ctx, filepath.Join(opts.Dir, "nats-server"), dir, opts.MaxPayload); err != nil {
+		if f.NATS, err = startNATS(ctx, filepath.Join(binaries, "nats-server"), dir, opts.MaxPayload); err != nil {
 			return nil, err
 		}
 	}
@@ -110,9 +116,9 @@ func (f *Fleet) URL() string {
 	return strings.TrimSpace(string(b))
 }
 
-// build makes the two binaries that are ours to build; Go's cache makes that
-// quick.
-func (f *Fleet) build(ctx context.Context) error {
+// Build makes the binaries that are ours to build, that of NATS if asked for, in
+// a folder for Options.Binaries; Go's cache makes that quick.
+func Build(ctx context.Context, dir string, withNATS bool) error {
 	root, err := ModuleRoot()
 	if err != nil {
 		return err
@@ -120,10 +126,9 @@ func (f *Fleet) build(ctx context.Context) error {
 	if err := lookAtSources(root); err != nil {
 		return err
 	}
-	f.binary = filepath.Join(f.opts.Dir, "millrace")
-	programs := map[string]string{f.binary: "./services/millrace"}
-	if !f.opts.Standalone {
-		programs[filepath.Join(f.opts.Dir, "nats-server")] = "github.com/nats-io/nats-server/v2"
+	programs := map[string]string{filepath.Join(dir, "millrace"): "./services/millrace"}
+	if withNATS {
+		programs[filepath.Join(dir, "nats-server")] = "github.com/nats-io/nats-server/v2"
 	}
 	for out, pkg := range programs {
 		cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", out, pkg) //nolint:gosec // ours
