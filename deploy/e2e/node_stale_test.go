@@ -116,9 +116,13 @@ func (s *stale) checks(ctx context.Context) float64 {
 	return s.sum(ctx, "millrace_nodelifecycle_live_checks_total")
 }
 
+// hangShows is how long an API server may hang before it shows; until then a node
+// ages. Unit: time. Source: the watcher's answerLife.
+const hangShows = 1500 * time.Millisecond
+
 // hang stops the API server for a while, in which nobody can beat.
 func (s *stale) hang(ctx context.Context) {
-	from := time.Now()
+	from := time.Now().Add(hangShows)
 	s.must(s.f.Cluster.Freeze())
 	pause(ctx, 3*s.grace)
 	s.must(s.f.Cluster.Thaw())
