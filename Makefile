@@ -81,7 +81,8 @@ clean: ## Removes bin/ and test results; keeps the cache of tools and servers.
 
 ##@ Check
 
-# What runs whole installations runs alone, after the rest: it measures time.
+# What runs whole installations runs after the rest, which would disturb what it
+# measures; deploy/e2e runs several at a time (CONTRIBUTING.md).
 .PHONY: test
 test: export HELM := $(HELM)
 test: devcluster $(HELM) ## Every test, on a real API server and real NATS. PKG=./shared/lease narrows it.
@@ -203,7 +204,8 @@ demo-standalone: build ## The same with millrace in one process, killed and rest
 
 # The long forms of suites that `test` runs shortly. SUITE_FLAGS go to the test.
 # ROUNDS has no prefix of ours: the binaries refuse a MILLRACE_ they do not know.
-SUITE = $(GO) test -count=1 -v -timeout $(SUITE_TIMEOUT)
+# Nothing runs beside a test of these.
+SUITE = $(GO) test -count=1 -v -parallel 1 -timeout $(SUITE_TIMEOUT)
 
 .PHONY: faults
 faults: build devcluster ## Nothing is lost while ROUNDS times everything is killed, cut, wiped.

@@ -15,6 +15,7 @@ import (
 // members joining and leaving all the while, slices say what pods do; and a pod
 // that stays ready is never absent. Long form: CHANGES=10000 REPLICAS=1,2,4,8.
 func TestCorrect(t *testing.T) {
+	t.Parallel() // as its parts do
 	changes, seed := number(t, "CHANGES", 1500), number(t, "SEED", 1)
 	for _, replicas := range numbers(t, "REPLICAS", 1, 3) {
 		t.Run(fmt.Sprintf("replicas=%d", replicas), func(t *testing.T) {
@@ -84,7 +85,7 @@ func (c *churn) step(ctx context.Context) {
 }
 
 func (c *churn) join(ctx context.Context) {
-	n, _ := shared.names.LoadOrStore("joined", new(counter))
+	n, _ := lanes.names.LoadOrStore("joined", new(counter))
 	m, err := c.f.Member(ctx, "endpoints", fmt.Sprintf("joined-%d", n.(*counter).next())) //nolint:forcetypeassert // stored above
 	if err != nil {
 		if ctx.Err() == nil {

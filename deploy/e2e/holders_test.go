@@ -19,7 +19,7 @@ import (
 // thousand changes, mended at once. Long form: SECONDS=30.
 func TestTwoHolders(t *testing.T) {
 	lasts := time.Duration(number(t, "SECONDS", 8)) * time.Second
-	ctx, f := begin(t, 3*time.Minute+2*lasts)
+	ctx, f := beginStrict(t, 3*time.Minute+2*lasts)
 	_, ours := startReady(ctx, t, f, 2)
 	_, theirs := startReady(ctx, t, f, 2, "MILLRACE_NATS_CLUSTER=other")
 	w := prepare(ctx, t, f, prefixOf(t), 1, 60)

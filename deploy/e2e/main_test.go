@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -24,66 +25,135 @@ var quick = []string{
 	fmt.Sprintf("MILLRACE_ENDPOINTS_MAX_ENDPOINTS_PER_SLICE=%d", slicesHold),
 }
 
-// shared is the one installation of this package: API server and NATS. Each test
-// starts its own members and stops them.
-var shared struct {
-	once  sync.Once
-	fleet *fleet.Fleet
+// lanesHere is how many tests run at a time unless -parallel says otherwise: each
+// keeps about a third of two cores at work and waits for the rest of its time.
+const lanesHere = 3
+
+// lanes are the installations of this package: API server and NATS. A test has
+// one to itself for as long as it lasts, starts its own members and stops them.
+var lanes struct {
+	built sync.Once
 	err   error
-	dir   string
+	dir   string // with the binaries, and a folder for each installation
+
+	mu   sync.Mutex
+	all  []*fleet.Fleet
+	free []*fleet.Fleet
+
 	names sync.Map // how many members have had a name's stem
 }
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	flag.Parse()
+	const parallel = "test.parallel"
+	asked := false
+	flag.Visit(func(f *flag.Flag) { asked = asked || f.Name == parallel })
+	if !asked {
+		_ = flag.Set(parallel, strconv.Itoa(lanesHere)) // it takes any number
+	}
 	code := m.Run()
-	if shared.fleet != nil {
-		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-		defer cancel()
-		if err := shared.fleet.Stop(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "stopping the installation:", err)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	for _, f := range lanes.all {
+		if err := f.Stop(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "stopping an installation:", err)
 			code = max(code, 1)
 		}
 	}
 	if code == 0 {
-		_ = os.RemoveAll(shared.dir)
-	} else if shared.dir != "" {
-		fmt.Fprintln(os.Stderr, "logs are in", shared.dir)
+		_ = os.RemoveAll(lanes.dir)
+	} else if lanes.dir != "" {
+		fmt.Fprintln(os.Stderr, "logs are in", lanes.dir)
 	}
 	return code
 }
 
-// installation returns the shared API server and NATS, both up.
-func installation(ctx context.Context, t *testing.T) *fleet.Fleet {
-	t.Helper()
-	shared.once.Do(func() {
-		if shared.dir, shared.err = os.MkdirTemp("", "millrace-e2e-"); shared.err != nil {
-			return
-		}
-		shared.fleet, shared.err = fleet.Start(context.WithoutCancel(ctx), fleet.Options{Dir: shared.dir, Progress: os.Stderr, Env: quick})
-	})
-	if shared.err != nil {
-		t.Fatal(shared.err)
-	}
-	return shared.fleet
-}
-
-// begin is the start of a test: bounded, on the shared installation.
+// begin is the start of a test: bounded, in a lane of its own, beside tests in
+// other lanes. What it finds there other tests have left, and at rest.
 func begin(t *testing.T, within time.Duration) (context.Context, *fleet.Fleet) {
 	t.Helper()
-	f := installation(t.Context(), t)
+	return beginAt(t, within, easy)
+}
+
+// beginStrict is begin for a test that judges times of a second or so: one other
+// runs beside it at most.
+func beginStrict(t *testing.T, within time.Duration) (context.Context, *fleet.Fleet) {
+	t.Helper()
+	return beginAt(t, within, strict)
+}
+
+func beginAt(t *testing.T, within time.Duration, p pace) (context.Context, *fleet.Fleet) {
+	t.Helper()
+	t.Parallel()
+	t.Cleanup(machine.enter(p))
+	f := enter(t)
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	t.Cleanup(cancel)
 	return ctx, f
 }
 
+// enter takes a lane, a new one when none is free, and leaves it when the test
+// ends. Nobody enters one in which a test has failed: it may have left anything
+// broken.
+func enter(t *testing.T) *fleet.Fleet {
+	t.Helper()
+	lanes.built.Do(func() {
+		lanes.dir, lanes.err = os.MkdirTemp("", "millrace-e2e-") //nolint:usetesting // longer than one test
+		if lanes.err == nil {
+			lanes.err = fleet.Build(context.WithoutCancel(t.Context()), lanes.dir, true)
+		}
+	})
+	if lanes.err != nil {
+		t.Fatal(lanes.err)
+	}
+	f := freeLane()
+	if f == nil {
+		f = newLane(t)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			return
+		}
+		lanes.mu.Lock()
+		defer lanes.mu.Unlock()
+		lanes.free = append(lanes.free, f)
+	})
+	return f
+}
+
+func freeLane() (f *fleet.Fleet) {
+	lanes.mu.Lock()
+	defer lanes.mu.Unlock()
+	if n := len(lanes.free); n > 0 {
+		f, lanes.free = lanes.free[n-1], lanes.free[:n-1]
+	}
+	return f
+}
+
+func newLane(t *testing.T) *fleet.Fleet {
+	t.Helper()
+	dir, err := os.MkdirTemp(lanes.dir, "lane-") //nolint:usetesting // longer than this test
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := fleet.Start(context.WithoutCancel(t.Context()), fleet.Options{
+		Dir: dir, Binaries: lanes.dir, Progress: os.Stderr, Env: quick,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lanes.mu.Lock()
+	defer lanes.mu.Unlock()
+	lanes.all = append(lanes.all, f)
+	return f
+}
+
 // start starts a member under a new name and stops it when the test ends.
 func start(ctx context.Context, t *testing.T, f *fleet.Fleet, role string, env ...string) *fleet.Member {
 	t.Helper()
-	n, _ := shared.names.LoadOrStore(role, new(counter))
+	n, _ := lanes.names.LoadOrStore(role, new(counter))
 	name := fmt.Sprintf("%s-%d", role, n.(*counter).next()) //nolint:forcetypeassert // stored above
 	m, err := f.Member(ctx, role, name, env...)
 	if err != nil {

@@ -40,6 +40,7 @@ var exacts = []exact{
 // how long after that the NoSchedule taint of one that has stopped is seen; of
 // those that beat none is tainted. Long form: ROUNDS=3, beside upstream.
 func TestNodeExact(t *testing.T) {
+	t.Parallel() // as its parts do
 	rounds := number(t, "ROUNDS", 1)
 	for _, e := range exacts {
 		if e.longOnly && !long("ROUNDS") {
@@ -50,7 +51,7 @@ func TestNodeExact(t *testing.T) {
 }
 
 func (e *exact) run(t *testing.T, rounds int) {
-	ctx, f := begin(t, time.Duration(rounds+1)*3*time.Minute)
+	ctx, f := beginStrict(t, time.Duration(rounds+1)*3*time.Minute)
 	w := nodesIn(ctx, t, f, nodeSetup{
 		nodes: e.nodes, zones: []string{"a", "b", "c"}, beat: exactBeat, grace: exactGrace, env: e.env,
 		replicas: e.replicas, withoutMembers: e.upstream,

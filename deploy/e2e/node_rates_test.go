@@ -56,6 +56,7 @@ var disturbances = []disturbance{
 // after a restart of all or a wipe of NATS no more at once than ever. Long form:
 // REPLICAS=1,2,4,8.
 func TestNodeRates(t *testing.T) {
+	t.Parallel() // as its parts do
 	nodes, rate, share := 56, 4.0, 0.7
 	if long("REPLICAS") {
 		nodes, rate, share = 300, 5, 0.95
@@ -71,7 +72,7 @@ func TestNodeRates(t *testing.T) {
 // dyingZone makes a zone of n nodes die; a ninth as many in another live on.
 func dyingZone(t *testing.T, n, replicas int, rate float64, within time.Duration) *dying {
 	t.Helper()
-	ctx, f := begin(t, within)
+	ctx, f := beginStrict(t, within)
 	w := nodesIn(ctx, t, f, nodeSetup{
 		nodes: n + n/9, zones: append(slices.Repeat([]string{"dying"}, 9), "living"), beat: time.Second, grace: 4 * time.Second,
 		replicas: replicas, env: append(evictions(rate), unlimited...),

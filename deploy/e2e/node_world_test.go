@@ -73,7 +73,11 @@ func nodesIn(ctx context.Context, t *testing.T, f *fleet.Fleet, s nodeSetup) *no
 	w := &nodeWorld{t: t, f: f, api: adminClient(f), watcherEnv: s.watcherEnv}
 	w.env = append(nodeSettings(s.grace, s.startup), s.env...)
 	w.clear(ctx)
-	t.Cleanup(func() { w.clear(context.WithoutCancel(ctx)) })
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		w.clear(ctx)
+		w.must(makeNodes(ctx, w.api)) // a service whose pods have no node never comes to rest
+	})
 	w.names = kubetest.NodeNames(prefixOf(t)+"node", s.nodes)
 	var zones []string
 	for _, z := range s.zones {

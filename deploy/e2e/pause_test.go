@@ -57,7 +57,7 @@ func (s *sliceWrites) after(at time.Time) (late []time.Duration) {
 // A pause reaches every replica within a second, also the writes that wait for
 // the rate limiter by then; what waited is done when it ends, without an event.
 func TestAPauseReachesEveryReplica(t *testing.T) {
-	ctx, f := begin(t, 6*time.Minute)
+	ctx, f := beginStrict(t, 6*time.Minute)
 	// Few requests a second: at any moment writes wait for the limiter.
 	_, members := startReady(ctx, t, f, 3, "MILLRACE_KUBE_QPS=8", "MILLRACE_KUBE_BURST=1")
 	t.Cleanup(func() { _, _ = f.Run(context.WithoutCancel(ctx), "resume", "endpoints") })

@@ -24,7 +24,7 @@ func TestReplicasShareAWriteLimit(t *testing.T) {
 		// they were.
 		late = 300 * time.Millisecond
 	)
-	ctx, f := begin(t, 3*time.Minute)
+	ctx, f := beginStrict(t, 3*time.Minute)
 	limit := []string{fmt.Sprintf("MILLRACE_CONTROLLER_WRITE_QPS=%g", rate), fmt.Sprintf("MILLRACE_CONTROLLER_WRITE_BURST=%d", burst)}
 	_, members := startReady(ctx, t, f, 3, limit...)
 	w := prepare(ctx, t, f, prefixOf(t), 1, 0)

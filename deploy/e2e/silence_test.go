@@ -32,29 +32,17 @@ const (
 	toldWithin = 1500 * time.Millisecond
 )
 
-// TestSilence: a controller's view of heartbeats through real digests. Whatever
-// breaks, no node that beats is ever told to be silent, and a silent one is: when
-// nothing is wrong, at once.
+// A controller's view of heartbeats through real digests. Whatever breaks, no node
+// that beats is ever told to be silent, and a silent one is: when nothing is wrong,
+// at once. Here watchers and nodes break.
 func TestSilence(t *testing.T) {
-	ctx, f := begin(t, 6*time.Minute)
-	kubelet := kubetest.StartKubelet(t, f.Cluster, kubetest.KubeletConfig{
-		Nodes: kubetest.NodeNames("beat", 20), Beat: beatEvery, StatusEvery: 20 * time.Second,
-	})
-	e := listen(ctx, t, f, kubelet, kubetest.NodeNames("beat", 20))
-	proxy := kubetest.StartProxy(t, f.Cluster) // of the watchers alone
-	kubeconfig, err := proxy.Kubeconfig("watcher")
-	e.must(t, err)
-	e.env = "KUBECONFIG=" + kubeconfig
-	e.watchers = []*fleet.Member{start(ctx, t, f, "watcher", e.env), start(ctx, t, f, "watcher", e.env)}
-	ready(ctx, t, e.watchers...)
-	e.judging(ctx, 30*time.Second)
-
+	ctx, e := hear(t)
 	t.Run("nothing is wrong", func(t *testing.T) { e.calm(ctx, t) })
 	t.Run("the watcher is killed", func(t *testing.T) {
 		e.through(ctx, t, func() {
 			holder := e.holder(ctx, t)
 			holder.Kill()
-			e.watchers = append(slices.DeleteFunc(e.watchers, func(m *fleet.Member) bool { return m == holder }), start(ctx, t, f, "watcher", e.env))
+			e.watchers = append(slices.DeleteFunc(e.watchers, func(m *fleet.Member) bool { return m == holder }), start(ctx, t, e.f, "watcher", e.env))
 		})
 	})
 	t.Run("the watcher is frozen and thaws", func(t *testing.T) {
@@ -67,33 +55,62 @@ func TestSilence(t *testing.T) {
 			})
 		}
 	})
+	t.Run("a node is made anew", func(t *testing.T) { e.recreate(ctx, t) })
+	e.end(ctx)
+}
+
+// The same while servers break.
+func TestSilenceWhileServersFail(t *testing.T) {
+	ctx, e := hear(t)
 	t.Run("the API server hangs", func(t *testing.T) {
 		e.through(ctx, t, func() {
-			e.must(t, f.Cluster.Freeze())
+			e.must(t, e.f.Cluster.Freeze())
 			pause(ctx, 2*silentFor)
-			e.must(t, f.Cluster.Thaw())
+			e.must(t, e.f.Cluster.Thaw())
 		})
 	})
 	t.Run("the API server is away from the watchers", func(t *testing.T) {
 		e.through(ctx, t, func() {
-			proxy.Down()
+			e.proxy.Down()
 			pause(ctx, 2*silentFor)
-			proxy.Up()
+			e.proxy.Up()
 		})
 	})
 	t.Run("the API server's cache has stopped", func(t *testing.T) {
-		e.mirage(ctx, t, func() { proxy.Hold("leases") }, func() { proxy.Release("leases") })
+		e.mirage(ctx, t, func() { e.proxy.Hold("leases") }, func() { e.proxy.Release("leases") })
 	})
 	t.Run("NATS is away", func(t *testing.T) {
 		e.through(ctx, t, func() {
-			f.NATS.Kill()
+			e.f.NATS.Kill()
 			pause(ctx, 2*silentFor)
-			e.must(t, f.NATS.Restart(ctx))
+			e.must(t, e.f.NATS.Restart(ctx))
 		})
 	})
-	t.Run("a node is made anew", func(t *testing.T) { e.recreate(ctx, t) })
+	e.end(ctx)
+}
+
+// hear begins to listen to nodes that beat, through two watchers.
+func hear(t *testing.T) (context.Context, *ears) {
+	t.Helper()
+	ctx, f := begin(t, 6*time.Minute)
+	names := kubetest.NodeNames(prefixOf(t)+"beat", 20)
+	kubelet := kubetest.StartKubelet(t, f.Cluster, kubetest.KubeletConfig{Nodes: names, Beat: beatEvery, StatusEvery: 20 * time.Second})
+	e := listen(ctx, t, f, kubelet, names)
+	e.proxy = kubetest.StartProxy(t, f.Cluster)
+	kubeconfig, err := e.proxy.Kubeconfig("watcher")
+	e.must(t, err)
+	e.env = "KUBECONFIG=" + kubeconfig
+	e.watchers = []*fleet.Member{start(ctx, t, f, "watcher", e.env), start(ctx, t, f, "watcher", e.env)}
+	ready(ctx, t, e.watchers...)
 	e.judging(ctx, 30*time.Second)
-	t.Logf("looked at %d nodes %d times, in %d of them they were judged", len(e.names), e.looks, e.judged)
+	return ctx, e
+}
+
+// end looks once more at everybody.
+func (e *ears) end(ctx context.Context) {
+	e.t.Helper()
+	e.judging(ctx, 30*time.Second)
+	e.t.Logf("looked at %d nodes %d times, in %d of them they were judged", len(e.names), e.looks, e.judged)
 }
 
 // ears listen to the digests as a controller that holds every partition would.
@@ -104,7 +121,8 @@ type ears struct {
 	names      []string
 	partitions []*silence.Partition
 	watchers   []*fleet.Member
-	env        string // of watchers
+	proxy      *kubetest.Proxy // between the watchers, and nobody else, and the API server
+	env        string          // of watchers
 
 	mu            sync.Mutex
 	quiet         map[string]bool      // silent on purpose

@@ -65,13 +65,8 @@ func (s *space) chance(percent int) bool { return s.rng.IntN(100) < percent }
 func prepare(ctx context.Context, t *testing.T, f *fleet.Fleet, prefix string, seed uint64, perSecond float64) *workload {
 	t.Helper()
 	w := &workload{api: adminClient(f), prefix: prefix, perSecond: perSecond}
-	for i := range nodesHere {
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-			Name: nodeName(i), Labels: map[string]string{corev1.LabelTopologyZone: zoneName(i)},
-		}}
-		if _, err := w.api.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			t.Fatal(err)
-		}
+	if err := makeNodes(ctx, w.api); err != nil {
+		t.Fatal(err)
 	}
 	for i := range namespaces {
 		s := &space{
@@ -84,6 +79,19 @@ func prepare(ctx context.Context, t *testing.T, f *fleet.Fleet, prefix string, s
 		w.spaces = append(w.spaces, s)
 	}
 	return w
+}
+
+// makeNodes makes those of the nodes of workloads that are not there.
+func makeNodes(ctx context.Context, api kubernetes.Interface) error {
+	for i := range nodesHere {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			Name: nodeName(i), Labels: map[string]string{corev1.LabelTopologyZone: zoneName(i)},
+		}}
+		if _, err := api.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 func nodeName(i int) string { return fmt.Sprintf("e2e-node-%d", i) }
