@@ -18,6 +18,10 @@ import (
 // key. Unit: time. Source: ours.
 const soon = time.Second
 
+// moving is when to look again at a pod whose node is just changing. Unit: time.
+// Source: ours; what is to be heard of it is a function call away.
+const moving = 10 * time.Millisecond
+
 // atOnce is when to look again where only what allowed a write has run out. Unit:
 // time. Source: ours; zero would mean never.
 const atOnce = time.Millisecond
@@ -30,6 +34,9 @@ func (r *reconciler) evict(ctx context.Context, key event.Key, t *task, pod *cor
 		return 0, err
 	}
 	terms, err := r.sightings.terms(ctx, n, now)
+	if errors.Is(err, errMoved) {
+		return moving, nil
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -74,8 +74,8 @@ func (s *podEvictor) all(p view) (out []event.Key) {
 			s.quarantine.there(n.Name)
 			s.sightings.saw(n, now)
 		}
+		s.sightings.only(names, now)
 		out = r.Keys(pods)
 	})
-	s.sightings.only(names, now)
 	return append(out, s.remembered(p)...)
 }

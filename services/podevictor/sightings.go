@@ -2,6 +2,7 @@ package podevictor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -31,7 +32,7 @@ type sightings struct {
 	view  *taintView
 
 	mu    sync.Mutex
-	nodes map[string]*seen // by name
+	nodes map[string]*seen // by name: those that have borne a taint
 	// broken is when a taint was last seen gone, by the name of its fact: an older
 	// fact says nothing of the taint that has come since ⚠.
 	broken map[string]time.Time
@@ -41,8 +42,8 @@ type sightings struct {
 
 // seen are the taints of one node.
 type seen struct {
-	uid    string
-	taints map[string]*borne // by the name of their fact
+	uid, version string
+	taints       map[string]*borne // by the name of their fact
 }
 
 // borne is one taint, or the row of not-ready and unreachable.
@@ -91,11 +92,48 @@ func nameOf(uid string, t *corev1.Taint) string {
 	return uid + " " + t.Key + "=" + t.Value
 }
 
-// saw takes a node as it is now. now is the cluster's time.
+// saw takes a node as the cache shows it: from within a look at the cache, or in the
+// order of its changes. now is the cluster's time. Nobody else may tell of a node ⚠:
+// who decides has read it a while ago, and would bring a taint back that has gone.
 func (s *sightings) saw(n *corev1.Node, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.see(n, now)
+	was := s.nodes[n.Name]
+	is := taintsOf(n, now)
+	if was == nil && len(is.taints) == 0 {
+		return
+	}
+	s.nodes[n.Name] = is
+	if was == nil {
+		return
+	}
+	for name, before := range was.taints {
+		switch b := is.taints[name]; {
+		case b == nil, before.brokenBy(b):
+			s.end(name, now)
+		case b.since.IsZero(), !before.since.IsZero() && before.since.Before(b.since):
+			b.since = before.since
+		}
+	}
+}
+
+// taintsOf are the taints of a node by themselves.
+func taintsOf(n *corev1.Node, now time.Time) *seen {
+	is := &seen{uid: string(n.UID), version: n.ResourceVersion, taints: make(map[string]*borne)}
+	for _, t := range executing(n) {
+		name := nameOf(is.uid, &t)
+		b := is.taints[name]
+		if b == nil {
+			b = &borne{times: make(map[string]time.Time)}
+			is.taints[name] = b
+		}
+		at := stated(&t, now)
+		b.times[t.Key] = at
+		if !at.IsZero() && (b.since.IsZero() || at.Before(b.since)) {
+			b.since = at
+		}
+	}
+	return is
 }
 
 // gone takes the end of a node.
@@ -105,7 +143,7 @@ func (s *sightings) gone(name string, now time.Time) {
 	s.forget(name, now)
 }
 
-// only takes the names of all nodes that there are.
+// only takes the names of all nodes that there are; from within a look at the cache.
 func (s *sightings) only(names map[string]bool, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,43 +162,6 @@ func (s *sightings) forget(name string, now time.Time) {
 		}
 		delete(s.nodes, name)
 	}
-}
-
-// see is saw; s.mu is held.
-func (s *sightings) see(n *corev1.Node, now time.Time) *seen {
-	was := s.nodes[n.Name]
-	if was == nil || was.uid != string(n.UID) {
-		was = &seen{uid: string(n.UID), taints: make(map[string]*borne)}
-	}
-	is := &seen{uid: was.uid, taints: make(map[string]*borne)}
-	for _, t := range executing(n) {
-		name := nameOf(is.uid, &t)
-		b := is.taints[name]
-		if b == nil {
-			b = &borne{times: make(map[string]time.Time)}
-			is.taints[name] = b
-		}
-		b.times[t.Key] = stated(&t, now)
-	}
-	for name, b := range is.taints {
-		if before := was.taints[name]; before != nil && !before.brokenBy(b) {
-			b.since = before.since
-		} else if before != nil {
-			s.end(name, now)
-		}
-		b.begin()
-	}
-	for name := range was.taints {
-		if is.taints[name] == nil {
-			s.end(name, now)
-		}
-	}
-	if len(is.taints) == 0 {
-		delete(s.nodes, n.Name)
-	} else {
-		s.nodes[n.Name] = is
-	}
-	return is
 }
 
 // manyBroken is how many ends of taints are remembered at least, and keepBroken for
@@ -205,15 +206,6 @@ func (b *borne) brokenBy(now *borne) bool {
 	return false
 }
 
-// begin moves the beginning to the earliest that is stated.
-func (b *borne) begin() {
-	for _, at := range b.times {
-		if !at.IsZero() && (b.since.IsZero() || at.Before(b.since)) {
-			b.since = at
-		}
-	}
-}
-
 // says reports whether the taints themselves say since.
 func (b *borne) says() bool {
 	for _, at := range b.times {
@@ -238,6 +230,9 @@ func (s *sightings) complete() bool {
 	return s.known
 }
 
+// errMoved: what was decided on is not what was seen last, or not yet.
+var errMoved = errors.New("the node has changed")
+
 // terms returns the NoExecute taints of a node with their beginnings, and records
 // what only memory would keep.
 func (s *sightings) terms(ctx context.Context, n *corev1.Node, now time.Time) ([]term, error) {
@@ -248,35 +243,45 @@ func (s *sightings) terms(ctx context.Context, n *corev1.Node, now time.Time) ([
 	out := make([]term, 0, len(taints))
 	for i := range taints {
 		name := nameOf(string(n.UID), &taints[i])
-		since, ask := s.since(n, name, now)
-		if ask {
-			var err error
-			if since, err = s.record(ctx, n, name, since, now); err != nil {
-				return nil, err
-			}
+		since, known, err := s.since(n, name)
+		if err == nil && !known {
+			since, err = s.record(ctx, n, name, since, now)
+		}
+		if err != nil {
+			return nil, err
 		}
 		out = append(out, term{taints[i], since})
 	}
 	return out, nil
 }
 
-// since returns the beginning of a taint, as far as it is known here. ask: it is to
-// be recorded, and what was recorded first counts.
-func (s *sightings) since(n *corev1.Node, name string, now time.Time) (since time.Time, ask bool) {
+// borneBy returns a taint of a node as it was read; s.mu is held.
+func (s *sightings) borneBy(n *corev1.Node, name string) (*borne, error) {
+	is := s.nodes[n.Name]
+	if is == nil || is.version != n.ResourceVersion || is.uid != string(n.UID) || is.taints[name] == nil {
+		return nil, errMoved
+	}
+	return is.taints[name], nil
+}
+
+// since returns the beginning of a taint, as far as it is known here. known: what
+// was recorded, or what the taint says, bears it out; else it is to be recorded.
+func (s *sightings) since(n *corev1.Node, name string) (since time.Time, known bool, err error) {
 	fact, _ := s.view.Fact(name)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.see(n, now).taints[name]
+	b, err := s.borneBy(n, name)
+	if err != nil {
+		return since, false, err
+	}
 	at := fact.GetSince().AsTime()
 	if fact == nil || !at.After(s.broken[name]) {
-		return b.since, !b.says()
+		return b.since, b.says(), nil
 	}
-	if strings.HasSuffix(name, " "+sickRow) && (b.since.IsZero() || at.Before(b.since)) {
-		b.since = at
-	} else if !b.says() {
+	if !b.says() || strings.HasSuffix(name, " "+sickRow) && at.Before(b.since) {
 		b.since = at
 	}
-	return b.since, false
+	return b.since, true, nil
 }
 
 // record writes the beginning of a taint, now if it is not known, unless an earlier
@@ -301,8 +306,10 @@ func (s *sightings) record(ctx context.Context, n *corev1.Node, name string, sin
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if was := s.nodes[n.Name]; was != nil && was.uid == string(n.UID) && was.taints[name] != nil {
-		was.taints[name].since = stands.GetSince().AsTime()
+	b, err := s.borneBy(n, name)
+	if err != nil {
+		return time.Time{}, err
 	}
-	return stands.GetSince().AsTime(), nil
+	b.since = stands.GetSince().AsTime()
+	return b.since, nil
 }
