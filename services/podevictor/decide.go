@@ -20,7 +20,8 @@ type verdict struct {
 	// evict: the pod must go, at due.
 	evict bool
 	due   time.Time
-	// taint is by which, tolerated for how long; 0: not at all.
+	// taint is by which, tolerated for how long; 0: not at all. One that is not
+	// tolerated comes before those that are, whatever was due first.
 	taint     corev1.Taint
 	tolerated time.Duration
 }
@@ -41,8 +42,15 @@ func judge(pod *corev1.Pod, terms []term, lenient bool) (v verdict) {
 			continue
 		}
 		due := later(t.since, bound).Add(tolerated)
-		if !v.evict || v.tolerated > 0 && (tolerated == 0 || due.Before(v.due)) {
+		if !v.evict {
 			v = verdict{evict: true, due: due, taint: t.taint, tolerated: tolerated}
+			continue
+		}
+		if (tolerated == 0) == (v.tolerated == 0) && due.Before(v.due) || tolerated == 0 && v.tolerated > 0 {
+			v.taint, v.tolerated = t.taint, tolerated
+		}
+		if due.Before(v.due) { // also of another taint than that: it has been due since then
+			v.due = due
 		}
 	}
 	return v
