@@ -30,6 +30,8 @@ type podEvictor struct {
 	line       *line
 	metrics    *metrics
 	log        *slog.Logger
+	// cluster is the API server's clock, as API.ClusterTime has it.
+	cluster func(now time.Time) (t time.Time, skew time.Duration, known bool)
 
 	mu   sync.Mutex
 	held map[view]*reconciler
@@ -38,6 +40,7 @@ type podEvictor struct {
 func newPodEvictor(p policy, api *kube.API, writes kube.WriteOptions, events record.EventRecorder) *podEvictor {
 	return &podEvictor{
 		policy: p, api: api, writes: writes, events: events, hosts: api.SharedReads(nodes, hostShared),
+		cluster:    api.ClusterTime,
 		quarantine: newQuarantine(), log: slog.New(slog.DiscardHandler), held: make(map[view]*reconciler),
 	}
 }

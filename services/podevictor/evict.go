@@ -86,10 +86,7 @@ func (r *reconciler) remove(ctx context.Context, key event.Key, t *task, terms [
 	host := refOf(n)
 	track := r.track(key, partTaints, ruleTaint, v.why(), &ref, host)
 	writer := r.api.Writer(track.Options(r.writes))
-	if !t.told {
-		t.told = true
-		r.mark(ctx, key, track)
-	}
+	t.told = t.told || r.mark(ctx, key, track)
 	if r.policy.EvictionMode == modeDelete {
 		if ref, err = r.disrupt(ctx, writer, pod, ref, reasonTaint, messageTaint); err != nil {
 			return 0, track.Err(err)
@@ -123,11 +120,13 @@ func (r *reconciler) remove(ctx context.Context, key event.Key, t *task, terms [
 }
 
 // mark says that a pod is being deleted, before the first try and once; in shadow
-// mode nothing is said.
-func (r *reconciler) mark(ctx context.Context, key event.Key, track *sharedrole.Track) {
-	if track.Partition.Guard(ctx, key, controller.Evicting) == nil {
-		r.tell(ctx, key, "Marking for deletion Pod ")
+// mode nothing is said, and it is still to be said afterwards.
+func (r *reconciler) mark(ctx context.Context, key event.Key, track *sharedrole.Track) (said bool) {
+	if track.Partition.Guard(ctx, key, controller.Evicting) != nil {
+		return false
 	}
+	r.tell(ctx, key, "Marking for deletion Pod ")
+	return true
 }
 
 // confirm judges a pod by its node as the server holds it now. evict is false where

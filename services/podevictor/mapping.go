@@ -48,7 +48,7 @@ func (s *podEvictor) heard(c cache.Change) {
 // What is noted by it says only what is older than what.
 func (s *podEvictor) clusterTime() time.Time {
 	now := time.Now()
-	if t, _, known := s.api.ClusterTime(now); known {
+	if t, _, known := s.cluster(now); known {
 		return t
 	}
 	return now
