@@ -52,7 +52,7 @@ var commands = []command{
 	{[]string{"evictions"}, "[-role ROLE] [-node NODE] [-n 100] [-o json]", "what is still to be evicted or deleted, when, why, and what it waits for", evictions},
 	{[]string{"pause"}, "[evictions|ROLE]", "says what is paused, or pauses evictions or a role", pause},
 	{[]string{"resume"}, "evictions|ROLE", "ends a pause", resume},
-	{[]string{"mode"}, "ROLE[/PART] [off|shadow|active|default]", "says or sets whether a role writes, or a part of it", mode},
+	{[]string{"mode"}, "[ROLE[/PART] [off|shadow|active|default]]", "says or sets whether a role writes, or a part of it", mode},
 	{[]string{"shadow"}, "ROLE [-o json]", "what a role in shadow mode would have made differently", shadow},
 	{[]string{"bus", "reset"}, "--yes", "deletes and recreates the streams; every role replays", reset},
 }

@@ -29,6 +29,14 @@ const modeDefault = "default"
 const followWait = 5 * time.Second
 
 func mode(ctx context.Context, s session) error {
+	if len(s.args) == 0 {
+		for _, role := range s.roleNames() {
+			if err := s.sayMode(ctx, role); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if len(s.args) == 1 {
 		words, err := flags("mode", s.args, nil, "ROLE")
 		if err != nil {

@@ -86,6 +86,8 @@ func TestModesOfPartsAreSet(t *testing.T) {
 		{"mode podevictor/taint-eviction shadow", process.ExitOK, "podevictor/taint-eviction: shadow, 1 of 1 members follow"},
 		{"mode podevictor", process.ExitOK, "podevictor/taint-eviction: shadow"},
 		{"mode podevictor", process.ExitOK, "podevictor-1 is active (taint-eviction shadow)"},
+		{"mode", process.ExitOK, "podevictor/taint-eviction: shadow"},
+		{"mode", process.ExitOK, "endpoints: none is set"},
 		{"mode podevictor/taint-eviction", process.ExitOK, "podevictor-1 is shadow"},
 		{"status", process.ExitOK, "active (taint-eviction shadow)"},
 		{"mode podevictor/taint-eviction default", process.ExitOK, "1 of 1 members follow"},

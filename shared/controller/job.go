@@ -68,6 +68,11 @@ func (c *Controller) NewJob(ctx context.Context, def JobDefinition, g Grant) *Jo
 	}
 	j.feed = c.newFeed(j.log, spec)
 	j.cache = j.feed.fill(protocol.Scope{By: protocol.Whole, Partitions: c.bus.Partitions()}, def.Inputs, nil, nil)
+	j.feed.moved = func() {
+		if j.cache.Synced() {
+			c.giveBack() // what the replay has left behind
+		}
+	}
 	j.Begin()
 	c.mu.Lock()
 	defer c.mu.Unlock()
