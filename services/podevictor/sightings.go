@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,7 +51,7 @@ type seen struct {
 type borne struct {
 	// since is when it began; zero: not known yet.
 	since time.Time
-	// times are the taints that it consists of, and what they say.
+	// times are the taints that it consists of, and what they say; zero: nothing.
 	times map[string]time.Time
 }
 
@@ -127,9 +128,11 @@ func taintsOf(n *corev1.Node, now time.Time) *seen {
 			b = &borne{times: make(map[string]time.Time)}
 			is.taints[name] = b
 		}
-		at := stated(&t, now)
-		b.times[t.Key] = at
-		if !at.IsZero() && (b.since.IsZero() || at.Before(b.since)) {
+		b.times[t.Key] = time.Time{}
+		if t.TimeAdded != nil {
+			b.times[t.Key] = t.TimeAdded.Time
+		}
+		if at := stated(&t, now); !at.IsZero() && (b.since.IsZero() || at.Before(b.since)) {
 			b.since = at
 		}
 	}
@@ -216,6 +219,29 @@ func (b *borne) says() bool {
 	return false
 }
 
+// is reports whether a fact is about this taint ⚠: one that was left behind is about
+// another that is gone, and its beginning long ago. broken is when it was last seen
+// gone. Of a taint that says nothing of its beginning, that is all there is to go by.
+func (b *borne) is(fact *millracev1.TaintBorne, broken time.Time) bool {
+	if fact.GetSince() == nil || !fact.GetSince().AsTime().After(broken) {
+		return false
+	}
+	says := b.stated()
+	return len(says) == 0 || slices.ContainsFunc(says, func(at *timestamppb.Timestamp) bool {
+		return slices.ContainsFunc(fact.GetStated(), func(was *timestamppb.Timestamp) bool { return was.AsTime().Equal(at.AsTime()) })
+	})
+}
+
+// stated is what the taints say; those that say nothing are left out.
+func (b *borne) stated() (out []*timestamppb.Timestamp) {
+	for _, at := range b.times {
+		if !at.IsZero() {
+			out = append(out, timestamppb.New(at))
+		}
+	}
+	return out
+}
+
 // errNoFacts: it is not known yet what was recorded.
 var errNoFacts = fmt.Errorf("%w: what is recorded of taints has not been read", controller.ErrNotSynced)
 
@@ -274,10 +300,10 @@ func (s *sightings) since(n *corev1.Node, name string) (since time.Time, known b
 	if err != nil {
 		return since, false, err
 	}
-	at := fact.GetSince().AsTime()
-	if fact == nil || !at.After(s.broken[name]) {
+	if !b.is(fact, s.broken[name]) {
 		return b.since, b.says(), nil
 	}
+	at := fact.GetSince().AsTime()
 	if !b.says() || strings.HasSuffix(name, " "+sickRow) && at.Before(b.since) {
 		b.since = at
 	}
@@ -291,14 +317,18 @@ func (s *sightings) record(ctx context.Context, n *corev1.Node, name string, sin
 		since = now
 	}
 	s.mu.Lock()
+	b, err := s.borneBy(n, name)
 	broken := s.broken[name]
 	s.mu.Unlock()
+	if err != nil {
+		return time.Time{}, err
+	}
 	stands, err := s.topic.Update(ctx, name, func(m *millracev1.TaintBorne) bool {
-		at := m.GetSince().AsTime()
-		if m.GetSince() != nil && at.After(broken) && !since.Before(at) {
+		if b.is(m, broken) && !since.Before(m.GetSince().AsTime()) {
 			return false
 		}
 		m.Node, m.Taint, m.Since = n.Name, strings.TrimPrefix(name, string(n.UID)+" "), timestamppb.New(since)
+		m.Stated = b.stated()
 		return true
 	})
 	if err != nil {
@@ -306,8 +336,7 @@ func (s *sightings) record(ctx context.Context, n *corev1.Node, name string, sin
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b, err := s.borneBy(n, name)
-	if err != nil {
+	if b, err = s.borneBy(n, name); err != nil {
 		return time.Time{}, err
 	}
 	b.since = stands.GetSince().AsTime()

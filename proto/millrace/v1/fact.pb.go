@@ -191,7 +191,10 @@ type TaintBorne struct {
 	Node  string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	Taint string `protobuf:"bytes,2,opt,name=taint,proto3" json:"taint,omitempty"`
 	// By the API server's clock.
-	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// What the taint, or the taints that count as one, said of it then; another time
+	// is another taint.
+	Stated        []*timestamppb.Timestamp `protobuf:"bytes,4,rep,name=stated,proto3" json:"stated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -247,6 +250,13 @@ func (x *TaintBorne) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *TaintBorne) GetStated() []*timestamppb.Timestamp {
+	if x != nil {
+		return x.Stated
+	}
+	return nil
+}
+
 var File_millrace_v1_fact_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_fact_proto_rawDesc = "" +
@@ -259,12 +269,13 @@ const file_millrace_v1_fact_proto_rawDesc = "" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"P\n" +
 	"\x0eNodeRegistered\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12*\n" +
-	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"h\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\x9c\x01\n" +
 	"\n" +
 	"TaintBorne\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x14\n" +
 	"\x05taint\x18\x02 \x01(\tR\x05taint\x120\n" +
-	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05sinceB>Z<github.com/millrace-io/millrace/proto/millrace/v1;millracev1b\x06proto3"
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x122\n" +
+	"\x06stated\x18\x04 \x03(\v2\x1a.google.protobuf.TimestampR\x06statedB>Z<github.com/millrace-io/millrace/proto/millrace/v1;millracev1b\x06proto3"
 
 var (
 	file_millrace_v1_fact_proto_rawDescOnce sync.Once
@@ -290,11 +301,12 @@ var file_millrace_v1_fact_proto_depIdxs = []int32{
 	4, // 0: millrace.v1.NodeZones.since:type_name -> google.protobuf.Timestamp
 	4, // 1: millrace.v1.NodeRegistered.at:type_name -> google.protobuf.Timestamp
 	4, // 2: millrace.v1.TaintBorne.since:type_name -> google.protobuf.Timestamp
-	3, // [3:3] is the sub-list for method output_type
-	3, // [3:3] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	4, // 3: millrace.v1.TaintBorne.stated:type_name -> google.protobuf.Timestamp
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_fact_proto_init() }
