@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,10 +24,40 @@ func pick[T any](short, longer T) T {
 	return short
 }
 
+// binaries are built once for all tests.
+var binaries struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	_ = os.RemoveAll(binaries.dir)
+	os.Exit(code)
+}
+
+// beside lets a short form run beside others: of a test that judges no time, or
+// one that is many times longer than another.
+func beside(t *testing.T) {
+	t.Helper()
+	if !long() {
+		t.Parallel()
+	}
+}
+
 // launch starts an API server and NATS for one test.
 func launch(ctx context.Context, t *testing.T, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
-	opts.Dir = t.ArtifactDir()
+	binaries.once.Do(func() {
+		if binaries.dir, binaries.err = os.MkdirTemp("", "millrace-bench-"); binaries.err == nil {
+			binaries.err = fleet.Build(ctx, binaries.dir, true)
+		}
+	})
+	if binaries.err != nil {
+		t.Fatal(binaries.err)
+	}
+	opts.Dir, opts.Binaries = t.ArtifactDir(), binaries.dir
 	opts.Progress = os.Stderr
 	f, err := fleet.Start(ctx, opts)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 // upstream two managers with leader election as they come, of millrace three
 // replicas.
 func TestFailover(t *testing.T) {
+	beside(t)
 	ctx, cancel := context.WithTimeout(t.Context(), pick(6*time.Minute, 30*time.Minute))
 	defer cancel()
 	rounds := pick(1, 5)

@@ -19,9 +19,10 @@ var moreKinds = []string{
 // TestIdle: what it costs that nothing happens: bookmarks once a second for each
 // of twenty kinds and every partition, members that renew, feeds that beat.
 func TestIdle(t *testing.T) {
+	beside(t)
 	ctx, cancel := context.WithTimeout(t.Context(), pick(5*time.Minute, 15*time.Minute))
 	defer cancel()
-	span := pick(8*time.Second, 30*time.Second)
+	span := pick(5*time.Second, 30*time.Second)
 	for _, partitions := range pick([]int{32}, []int{32, 256}) {
 		t.Run(fmt.Sprintf("P=%d", partitions), func(t *testing.T) {
 			f := launch(ctx, t, fleet.Options{Partitions: partitions})
@@ -32,9 +33,9 @@ func TestIdle(t *testing.T) {
 			for i := range 3 {
 				replicas = append(replicas, join(ctx, t, f, "endpoints", fmt.Sprintf("endpoints-%d", i+1)))
 			}
-			busy := func(p *fleet.Process) float64 { return share(ctx, t, p, span) }
+			busy := shares(ctx, t, span, watcher.Process, f.NATS.Process, replicas[0].Process)
 			t.Logf("idle, 20 kinds, P=%d: watcher %.1f %%, NATS %.1f %%, one of 3 replicas %.1f %% of a core",
-				partitions, 100*busy(watcher.Process), 100*busy(f.NATS.Process), 100*busy(replicas[0].Process))
+				partitions, 100*busy[0], 100*busy[1], 100*busy[2])
 			m, err := watcher.Metrics(ctx)
 			if err != nil {
 				t.Fatal(err)
@@ -46,22 +47,29 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// share returns how much of a core a process used during span.
-func share(ctx context.Context, t *testing.T, p *fleet.Process, span time.Duration) float64 {
+// shares returns how much of a core each process used during span.
+func shares(ctx context.Context, t *testing.T, span time.Duration, processes ...*fleet.Process) []float64 {
 	t.Helper()
-	before, err := p.Usage()
-	if err != nil {
-		t.Fatal(err)
+	used := func() (cpu []time.Duration) {
+		for _, p := range processes {
+			u, err := p.Usage()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cpu = append(cpu, u.CPU)
+		}
+		return cpu
 	}
-	began := time.Now()
+	before, began := used(), time.Now()
 	select {
 	case <-time.After(span):
 	case <-ctx.Done():
 		t.Fatal(ctx.Err())
 	}
-	after, err := p.Usage()
-	if err != nil {
-		t.Fatal(err)
+	after, took := used(), time.Since(began).Seconds()
+	out := make([]float64, len(processes))
+	for i := range out {
+		out[i] = (after[i] - before[i]).Seconds() / took
 	}
-	return (after.CPU - before.CPU).Seconds() / time.Since(began).Seconds()
+	return out
 }

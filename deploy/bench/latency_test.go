@@ -26,7 +26,7 @@ import (
 func TestLatency(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), pick(8*time.Minute, 30*time.Minute))
 	defer cancel()
-	phase := pick(5*time.Second, 20*time.Second)
+	phase := pick(3*time.Second, 20*time.Second)
 	rounds := pick(2, 4)
 
 	f := launch(ctx, t, fleet.Options{})

@@ -18,6 +18,7 @@ import (
 // resident set above that of an idle replica is compared: one alone, and each of
 // four.
 func TestMemory(t *testing.T) {
+	beside(t)
 	ctx, cancel := context.WithTimeout(t.Context(), pick(8*time.Minute, 20*time.Minute))
 	defer cancel()
 	pods := pick(4000, 20000)
@@ -87,10 +88,7 @@ func resident(ctx context.Context, t *testing.T, f *fleet.Fleet, name string, n 
 			t.Fatal(err)
 		}
 	}
-	out := make([]uint64, n)
-	for i, m := range members {
-		out[i] = atRest(ctx, t, m)
-	}
+	out := atRest(ctx, t, members...)
 	for _, m := range members {
 		if err := m.Stop(ctx); err != nil {
 			t.Error(err)
@@ -99,22 +97,23 @@ func resident(ctx context.Context, t *testing.T, f *fleet.Fleet, name string, n 
 	return out
 }
 
-// atRest returns the resident set once it has stopped changing for a few
-// seconds.
-func atRest(ctx context.Context, t *testing.T, m *fleet.Member) uint64 {
+// atRest returns the resident sets once none has changed for a few seconds, or
+// after half a minute.
+func atRest(ctx context.Context, t *testing.T, members ...*fleet.Member) []uint64 {
 	t.Helper()
-	last, same := uint64(0), 0
+	last, same := make([]uint64, len(members)), 0
 	for range 30 {
-		u, err := m.Usage()
-		if err != nil {
-			t.Fatal(err)
+		same++
+		for i, m := range members {
+			u, err := m.Usage()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := int64(u.ResidentBytes) - int64(last[i]); diff >= 1<<20 || diff <= -(1<<20) {
+				same = 0
+			}
+			last[i] = u.ResidentBytes
 		}
-		if diff := int64(u.ResidentBytes) - int64(last); diff < 1<<20 && diff > -(1<<20) {
-			same++
-		} else {
-			same = 0
-		}
-		last = u.ResidentBytes
 		if same == 3 {
 			break
 		}

@@ -47,10 +47,14 @@ func TestNodes(t *testing.T) {
 			fmt.Sprintf("MILLRACE_NODELIFECYCLE_SECONDARY_NODE_EVICTION_RATE=%d", evictRate),
 		))
 	}
-	t.Logf("%d nodes: watcher %.1f %%, NATS %.1f %% of a core, watcher %d MiB", healthy+dying,
-		100*share(ctx, t, watcher.Process, span), 100*share(ctx, t, f.NATS.Process, span), atRest(ctx, t, watcher)>>20)
-	for _, m := range members {
-		t.Logf("%s: %.1f %% of a core, %d MiB", m.Name, 100*share(ctx, t, m.Process, span/2), atRest(ctx, t, m)>>20)
+	all, processes := append([]*fleet.Member{watcher}, members...), []*fleet.Process{f.NATS.Process}
+	for _, m := range all {
+		processes = append(processes, m.Process)
+	}
+	busy, rest := shares(ctx, t, span, processes...), atRest(ctx, t, all...)
+	t.Logf("%d nodes: NATS %.1f %% of a core", healthy+dying, 100*busy[0])
+	for i, m := range all {
+		t.Logf("%s: %.1f %% of a core, %d MiB", m.Name, 100*busy[i+1], rest[i]>>20)
 	}
 
 	began := time.Now()
