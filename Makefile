@@ -34,7 +34,7 @@ HELM          := $(CACHE)/tools/helm-$(HELM_KEY)/helm
 PKG           ?= ./...
 TEST_TIMEOUT  ?= 20m
 TEST_FLAGS    ?=
-RACE_PKG      ?= $(shell $(GO) list ./shared/... ./services/... | grep -vE '/shared/(protocol|arch|kube/kubetest)$$|/services/millrace$$')
+RACE_PKG      ?= $(shell $(GO) list ./shared/... ./services/... | grep -vE '/shared/($(NO_RACE))$$|/services/millrace$$')
 BENCH         ?= .
 BENCHTIME     ?= 1x
 BENCH_PKG     ?= $(sort $(dir $(shell grep -rlE --include='*_test.go' '^func Benchmark' ./shared ./services)))
@@ -44,6 +44,13 @@ ROUNDS        ?= 20
 SUITE_TIMEOUT ?= 60m
 SUITE_FLAGS   ?=
 AGAINST       ?= $(shell $(BASELINE))
+
+# Rooms in which nothing runs beside anything, or only the tests' own machinery.
+NO_RACE = arch|backoff|beat|clock|event|kube/kubetest|partition|protocol|tokenbucket
+
+# How many packages are tested at a time: they wait for servers and for time more
+# than they work.
+TEST_LANES ?= 4
 
 # The wire is compared with the newest release; before the first one, with what
 # has landed; in a clone that has neither, with nothing.
@@ -87,15 +94,15 @@ clean: ## Removes bin/ and test results; keeps the cache of tools and servers.
 test: export HELM := $(HELM)
 test: devcluster $(HELM) ## Every test, on a real API server and real NATS. PKG=./shared/lease narrows it.
 ifeq ($(PKG),./...)
-	@$(GO) test -p 2 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $$($(GO) list ./... | grep -v /deploy/)
+	@$(GO) test -p $(TEST_LANES) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $$($(GO) list ./... | grep -v /deploy/)
 	@$(GO) test -p 1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./deploy/...
 else
-	@$(GO) test -p 2 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKG)
+	@$(GO) test -p $(TEST_LANES) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKG)
 endif
 
 .PHONY: race
 race: devcluster ## Rooms with goroutines again, under the race detector (needs a C compiler).
-	@CGO_ENABLED=1 $(GO) test -race -short -p 2 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(RACE_PKG)
+	@CGO_ENABLED=1 $(GO) test -race -short -p $(TEST_LANES) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(RACE_PKG)
 
 .PHONY: bench
 bench: ## Every benchmark once, to see that it runs. BENCHTIME=2s TEST_FLAGS=-count=10 measures.

@@ -3,6 +3,7 @@ package nodelifecycle
 import (
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -310,12 +311,13 @@ func TestWhatStopsPods(t *testing.T) {
 }
 
 // Section 10, "50 nodes x 100 pods with several workers -> 5000 pod updates, no
-// race": every pod exactly one, on a real server.
+// race": every pod exactly one, on a real server. Long form: LONG=1; the short one
+// has 20 pods on each node.
 func TestFiftyNodesOfAHundredPods(t *testing.T) {
 	t.Parallel()
-	nodesOf, podsOf := 50, 100
-	if testing.Short() {
-		podsOf = 20
+	nodesOf, podsOf := 50, 20
+	if os.Getenv("LONG") == "1" {
+		podsOf = 100
 	}
 	r := newRig(t)
 	var keys []event.Key
