@@ -256,6 +256,10 @@ scale: build devcluster ## Writes per second at 1, 2, 4 and 8 replicas.
 latency: build devcluster ## From pod Ready to slice, beside upstream.
 	@LONG=1 $(SUITE) ./deploy/bench -run '^TestLatency' $(SUITE_FLAGS)
 
+.PHONY: loads
+loads: devcluster ## Long forms of rooms: heartbeats of 65 000 nodes, 5 000 pods of silent nodes, a rate that 8 processes share.
+	@LONG=1 $(SUITE) -p 1 ./services/watcher ./services/nodelifecycle ./shared/rates -run '^Test(HeartbeatLoad|FiftyNodesOfAHundredPods|RealBound)$$' $(SUITE_FLAGS)
+
 .PHONY: explore
 explore: ## Every interleaving of the wire protocol, to the full depth.
 	@$(SUITE) ./shared/protocol -run '^TestExplore' -explore.depth=long $(SUITE_FLAGS)

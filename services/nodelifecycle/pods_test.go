@@ -311,7 +311,7 @@ func TestWhatStopsPods(t *testing.T) {
 }
 
 // Section 10, "50 nodes x 100 pods with several workers -> 5000 pod updates, no
-// race": every pod exactly one, on a real server. Long form: LONG=1; the short one
+// race": every pod exactly one, on a real server. Long form: make loads; the short one
 // has 20 pods on each node.
 func TestFiftyNodesOfAHundredPods(t *testing.T) {
 	t.Parallel()
