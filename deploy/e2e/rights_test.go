@@ -21,36 +21,31 @@ func TestAMissingRight(t *testing.T) {
 	client := f.Cluster.Client()
 	watcher := start(ctx, t, f, "watcher")
 	ready(ctx, t, watcher)
-	evict := []string{"MILLRACE_PODEVICTOR_EVICTION_MODE=evict"}
-	tests := map[string]struct {
-		verb, resource string
-		env            []string
-		says           string
-		without        []string // an environment in which that is not needed; nil: none
+	evict := "MILLRACE_PODEVICTOR_EVICTION_MODE=evict"
+	tests := []struct {
+		role, verb, resource string
+		env                  []string
+		says                 string
 	}{
-		"endpoints": {
-			verb: "delete", resource: "endpointslices", says: "rights: not allowed to delete endpointslices.discovery.k8s.io",
-		},
-		"nodelifecycle": {
-			verb: "patch", resource: "nodes/status", says: "rights: not allowed to patch nodes/status",
-		},
-		"podevictor": {
-			verb: "create", resource: "pods/eviction", env: evict, says: "rights: not allowed to create pods/eviction", without: []string{},
-		},
+		{role: "endpoints", verb: "delete", resource: "endpointslices", says: "rights: not allowed to delete endpointslices.discovery.k8s.io"},
+		{role: "nodelifecycle", verb: "patch", resource: "nodes/status", says: "rights: not allowed to patch nodes/status"},
+		{role: "podevictor", verb: "create", resource: "pods/eviction", env: []string{evict}, says: "rights: not allowed to create pods/eviction"},
 	}
-	for role, tt := range tests {
-		t.Run(role, func(t *testing.T) {
-			t.Parallel()
-			give := deny(ctx, t, client, role, tt.verb, tt.resource)
-			m := start(ctx, t, f, role, tt.env...)
-			eventually(ctx, t, 90*time.Second, tt.says, func() (bool, string) { return says(ctx, m, tt.says) })
-			if tt.without != nil {
-				ready(ctx, t, start(ctx, t, f, role, tt.without...))
-			}
-			give()
-			ready(ctx, t, m)
-		})
+	give := make([]func(), len(tests))
+	members := make([]*fleet.Member, len(tests))
+	for i, tt := range tests {
+		give[i] = deny(ctx, t, client, tt.role, tt.verb, tt.resource)
+		members[i] = start(ctx, t, f, tt.role, tt.env...)
 	}
+	for i, tt := range tests {
+		eventually(ctx, t, 90*time.Second, tt.says, func() (bool, string) { return says(ctx, members[i], tt.says) })
+	}
+	deleting := start(ctx, t, f, "podevictor") // not in evict mode: it needs no eviction
+	ready(ctx, t, deleting)
+	for i := range tests {
+		give[i]()
+	}
+	ready(ctx, t, members...)
 }
 
 // deny takes one verb on one resource out of the ClusterRole of a role; give puts it
