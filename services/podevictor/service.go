@@ -45,6 +45,9 @@ func Run(ctx context.Context, env *process.Env) error {
 	s.line = newLine(background, s.policy, edges.Rates())
 	s.metrics = newMetrics(env.Registry, s)
 	go s.sightings.run(background)
+	if cfg.Policy.TerminatedPodGCThreshold > 0 {
+		edges.Job(s.terminated(), s.countTerminated(cfg.Controller.Workers))
+	}
 	return edges.Run(ctx, cfg.Controller, s.definition())
 }
 
