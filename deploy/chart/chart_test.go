@@ -110,7 +110,7 @@ func TestBadValuesAreRefused(t *testing.T) {
 		"a share above all":                 {"controllers.nodelifecycle.settings.unhealthyZoneThreshold=55", "/nodelifecycle/settings/unhealthyZoneThreshold"},
 		"a part's mode that is none":        {"controllers.podevictor.settings.taintEvictionMode=on", "/podevictor/settings/taintEvictionMode"},
 		"a way to evict that is none":       {"controllers.podevictor.settings.evictionMode=drain", "'delete', 'evict'"},
-		"a burst of nothing":                {"controllers.podevictor.settings.podEvictionBurst=0", "/podevictor/settings/podEvictionBurst"},
+		"a burst below nothing":             {"controllers.podevictor.settings.podEvictionBurst=-1", "/podevictor/settings/podEvictionBurst"},
 		"a rate below nothing":              {"controllers.podevictor.settings.zonePodEvictionQps=-1", "/podevictor/settings/zonePodEvictionQps"},
 		"a value that no controller has":    {"controllers.nodelifecycle.replica=3", "'replica' not allowed"},
 		"memory limits that are no numbers": {"watcher.resources.limits.memory=true", "/watcher/resources/limits/memory"},

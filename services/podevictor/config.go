@@ -57,13 +57,13 @@ type policy struct {
 	// Unit: pods per second, over all replicas; 0: no limit. Default: none;
 	// kube-controller-manager had --deleting-pods-qps until v1.4 for nodes.
 	PodEvictionQPS float64 `envconfig:"POD_EVICTION_QPS" default:"0"`
-	// PodEvictionBurst is how many of them at once. Unit: pods, at least 1.
-	// Default: ours.
-	PodEvictionBurst int `split_words:"true" default:"1"`
+	// PodEvictionBurst is how many of them at once. Unit: pods; 0: a second's worth,
+	// at least 1. Default: ours.
+	PodEvictionBurst int `split_words:"true" default:"0"`
 	// ZonePodEvictionQPS and ZonePodEvictionBurst are the same for each zone by
 	// itself. A pod needs both tokens. Units and defaults as above.
 	ZonePodEvictionQPS   float64 `envconfig:"ZONE_POD_EVICTION_QPS" default:"0"`
-	ZonePodEvictionBurst int     `split_words:"true" default:"1"`
+	ZonePodEvictionBurst int     `split_words:"true" default:"0"`
 	// TaintTolerationComparisonOperators lets the operators Lt and Gt match; where
 	// it is off, a toleration with one of them tolerates nothing. Default: the
 	// feature gate of that name in v1.37.
@@ -110,8 +110,8 @@ func (p policy) validate() error {
 		if !(limit.rate >= 0) || math.IsInf(limit.rate, 1) { // not a number either
 			return fmt.Errorf("MILLRACE_PODEVICTOR_%s_QPS is %g; it must be a rate of 0 or more", limit.name, limit.rate)
 		}
-		if limit.burst < 1 {
-			return fmt.Errorf("MILLRACE_PODEVICTOR_%s_BURST is %d; it must be 1 or more", limit.name, limit.burst)
+		if limit.burst < 0 {
+			return fmt.Errorf("MILLRACE_PODEVICTOR_%s_BURST is %d; it must be 0 or more", limit.name, limit.burst)
 		}
 	}
 	for name, d := range map[string]time.Duration{"ORPHAN_QUARANTINE": p.OrphanQuarantine, "GC_PERIOD": p.GCPeriod} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/rates"
+	"github.com/millrace-io/millrace/shared/tokenbucket"
 )
 
 // line holds the pods of this process that are due and wait for a token: one of the
@@ -44,7 +45,7 @@ func newLine(ctx context.Context, p policy, from buckets) *line {
 	l.lines = rates.NewLines(ctx, rates.Rules[candidate]{
 		Take: func(ctx context.Context, zone string, _ candidate) (token rates.Token, err error) {
 			if l.zoned {
-				if token, err = from.Bucket(scopeZone+zone, p.ZonePodEvictionQPS, p.ZonePodEvictionBurst).Take(ctx); err != nil {
+				if token, err = bucket(from, scopeZone+zone, p.ZonePodEvictionQPS, p.ZonePodEvictionBurst).Take(ctx); err != nil {
 					return token, err
 				}
 			}
@@ -53,7 +54,7 @@ func newLine(ctx context.Context, p policy, from buckets) *line {
 			}
 			// Last ⚠: a token of all that died in the line of a slow zone would be lost to
 			// the others.
-			all, err := from.Bucket(scopeAll, p.PodEvictionQPS, p.PodEvictionBurst).Take(ctx)
+			all, err := bucket(from, scopeAll, p.PodEvictionQPS, p.PodEvictionBurst).Take(ctx)
 			if err == nil && l.zoned {
 				all = all.With(token)
 			}
@@ -62,6 +63,10 @@ func newLine(ctx context.Context, p policy, from buckets) *line {
 		Wake: func(c candidate) { c.p.Wake(c.key) },
 	})
 	return l
+}
+
+func bucket(from buckets, scope string, rate float64, burst int) *rates.Bucket {
+	return from.Bucket(scope, rate, tokenbucket.BurstOf(rate, burst))
 }
 
 // pass returns what must hold as the pod is deleted: nil where nothing is limited.

@@ -3,6 +3,8 @@ package controller
 import (
 	"fmt"
 	"time"
+
+	"github.com/millrace-io/millrace/shared/tokenbucket"
 )
 
 // Config is what an operator may set of the frame.
@@ -62,11 +64,7 @@ const (
 // WriteLimit returns the rate, in writes/s, and the burst, in writes, of all
 // replicas together; limited is false if there is none.
 func (c Config) WriteLimit() (rate float64, burst int, limited bool) {
-	burst = c.WriteBurst
-	if burst == 0 {
-		burst = max(1, int(c.WriteQPS))
-	}
-	return c.WriteQPS, burst, c.WriteQPS > 0
+	return c.WriteQPS, tokenbucket.BurstOf(c.WriteQPS, c.WriteBurst), c.WriteQPS > 0
 }
 
 // The values of Config.Mode.

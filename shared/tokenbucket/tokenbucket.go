@@ -18,6 +18,16 @@ type Limit struct {
 	Burst float64
 }
 
+// BurstOf is the burst of a limit of which only the rate was set (0): a second's worth,
+// and at least 1. A bucket that holds less than what flows in while a token is on its
+// way, a quarter of a second, loses some.
+func BurstOf(rate float64, burst int) int {
+	if burst == 0 {
+		return max(1, int(rate))
+	}
+	return burst
+}
+
 // cost is how long n tokens take to flow in, rounded up: what is rounded never
 // makes a token.
 func (l Limit) cost(n float64) time.Duration {
