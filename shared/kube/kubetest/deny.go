@@ -33,6 +33,8 @@ type Denial struct {
 	Group, Resource string
 	// User is who is refused, such as "millrace:endpoints"; "" is everybody.
 	User string
+	// Namespace is where; "" is everywhere.
+	Namespace string
 	// Reason shapes the answer: Forbidden is 403 (the default), Invalid 422,
 	// RequestEntityTooLarge 413.
 	Reason metav1.StatusReason
@@ -84,6 +86,9 @@ func (d Denial) policy(name string) *admissionv1.ValidatingAdmissionPolicy {
 	}
 	if d.User != "" {
 		denied = append(denied, "request.userInfo.username == "+strconv.Quote(d.User))
+	}
+	if d.Namespace != "" {
+		denied = append(denied, "request.namespace == "+strconv.Quote(d.Namespace))
 	}
 	probe := "request.resource.resource == 'configmaps' && request.name == " + strconv.Quote(name)
 	reason := d.Reason

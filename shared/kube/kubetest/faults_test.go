@@ -6,6 +6,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
@@ -65,6 +66,23 @@ func TestADenialMayNameASubresourceAndAReason(t *testing.T) {
 	}
 	if _, err := client.CoreV1().Pods(ns).UpdateStatus(ctx, pod, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("updating its status = %v, want Invalid", err)
+	}
+}
+
+func TestADenialMayBeOfOneNamespace(t *testing.T) {
+	c, ctx := Shared(t), bounded(t)
+	here, there := c.Namespace(t), c.Namespace(t)
+	remove, err := c.DenyVerb(ctx, Denial{Operation: admissionv1.Create, Resource: "secrets", Namespace: here})
+	if err != nil {
+		t.Fatalf("DenyVerb() = %v", err)
+	}
+	defer remove(ctx)
+	made := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}
+	if _, err := c.Client().CoreV1().Secrets(here).Create(ctx, made, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+		t.Errorf("creating where it is denied = %v, want Forbidden", err)
+	}
+	if _, err := c.Client().CoreV1().Secrets(there).Create(ctx, made, metav1.CreateOptions{}); err != nil {
+		t.Errorf("creating elsewhere: %v", err)
 	}
 }
 

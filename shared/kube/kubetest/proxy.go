@@ -39,6 +39,7 @@ type Proxy struct {
 	faults  map[string]fault // by resource
 	streams map[*stream]struct{}
 	down    bool
+	ahead   time.Duration // by how much the Date of every answer is
 	changed chan struct{} // closed and replaced at every change of the above
 }
 
@@ -183,6 +184,24 @@ func (p *Proxy) Up() {
 	p.down = false
 }
 
+// Ahead makes the client read the server's clock as being that far ahead, or
+// behind when negative: the same as its own clock being off the other way.
+func (p *Proxy) Ahead(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ahead = d
+}
+
+// shiftDate is what Ahead does to an answer.
+func (p *Proxy) shiftDate(resp *http.Response) {
+	p.mu.Lock()
+	ahead := p.ahead
+	p.mu.Unlock()
+	if date, err := http.ParseTime(resp.Header.Get("Date")); err == nil && ahead != 0 {
+		resp.Header.Set("Date", date.Add(ahead).UTC().Format(http.TimeFormat))
+	}
+}
+
 // Watches is how many watches of the resource are open through the proxy.
 func (p *Proxy) Watches(resource string) int {
 	p.mu.Lock()
@@ -244,8 +263,10 @@ func (p *Proxy) gate(next http.Handler) http.Handler {
 	})
 }
 
-// wrapWatch puts a stream between the server's events and the client.
+// wrapWatch puts a stream between the server's events and the client, and sets
+// the clock of every answer.
 func (p *Proxy) wrapWatch(resp *http.Response) error {
+	p.shiftDate(resp)
 	resource, ok := watched(resp.Request)
 	if !ok || resp.StatusCode != http.StatusOK {
 		return nil

@@ -2,6 +2,7 @@ package kubetest
 
 import (
 	"context"
+	"net/http"
 	"testing"
 	"time"
 
@@ -228,4 +229,29 @@ func clientFromFile(file string) (kubernetes.Interface, error) {
 		return nil, err
 	}
 	return kubernetes.NewForConfig(cfg)
+}
+
+func TestAProxyPutsTheServersClockAheadOrBehind(t *testing.T) {
+	c := Shared(t)
+	p := StartProxy(t, c)
+	client, err := rest.HTTPClientFor(p.Config(RoleWatcher))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ahead := range []time.Duration{0, 10 * time.Minute, -10 * time.Minute} {
+		p.Ahead(ahead)
+		req, err := http.NewRequestWithContext(bounded(t), http.MethodGet, p.server.URL+"/version", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		date, err := http.ParseTime(resp.Header.Get("Date"))
+		if off := time.Until(date.Add(-ahead)); err != nil || off.Abs() > 5*time.Second {
+			t.Errorf("asked to be %s ahead, the server's clock is wrong by %s: %v", ahead, off, err)
+		}
+	}
 }
