@@ -1,0 +1,306 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/millrace-io/millrace/deploy/fleet"
+	"github.com/millrace-io/millrace/shared/kube/kubetest"
+)
+
+// evictWorld is an installation of its own whose nodes are played by nobody and
+// say what the test makes them say; the pod evictor alone deletes pods there.
+type evictWorld struct {
+	t   *testing.T
+	f   *fleet.Fleet
+	api kubernetes.Interface
+	log *evictLog
+
+	env, watcherEnv []string
+	watcher         *fleet.Member
+	members         []*fleet.Member
+}
+
+// evictSetup says what it is made of.
+type evictSetup struct {
+	replicas        int
+	env, watcherEnv []string
+	through         func(*fleet.Fleet) (member, watcher []string) // more environment, that needs the fleet
+	upstream        bool                                          // kube-controller-manager instead of ours
+	quarantine      time.Duration                                 // of nodes that are gone; 0: quarantine
+	period          time.Duration                                 // of garbage collection; 0: gcPeriod
+}
+
+// Upstream's are 40 s and 20 s, in which few tests would end.
+const (
+	quarantine = 4 * time.Second
+	gcPeriod   = 2 * time.Second
+)
+
+// evictWorlds are installations that worlds use one after the other, and more
+// than one at a time.
+var evictWorlds struct {
+	mu        sync.Mutex
+	free, all []*fleet.Fleet
+	dirs      []string
+}
+
+// evictBinaries is a folder with everything that such an installation runs.
+var evictBinaries = sync.OnceValues(func() (string, error) {
+	dir, err := evictDir()
+	if err != nil {
+		return "", err
+	}
+	return dir, fleet.Build(context.Background(), dir, true)
+})
+
+func evictDir() (string, error) {
+	dir, err := os.MkdirTemp("", "millrace-evict-")
+	evictWorlds.mu.Lock()
+	defer evictWorlds.mu.Unlock()
+	evictWorlds.dirs = append(evictWorlds.dirs, dir)
+	return dir, err
+}
+
+// stopEvictWorlds ends them all, and removes what they left if all was well.
+func stopEvictWorlds(ctx context.Context, well bool) error {
+	evictWorlds.mu.Lock()
+	defer evictWorlds.mu.Unlock()
+	var err error
+	for _, f := range evictWorlds.all {
+		err = errors.Join(err, f.Stop(ctx))
+	}
+	for _, dir := range evictWorlds.dirs {
+		if well {
+			_ = os.RemoveAll(dir)
+		} else {
+			fmt.Fprintln(os.Stderr, "logs are in", dir)
+		}
+	}
+	return err
+}
+
+// evictFleet is an installation without members; a test that has failed does not
+// give it to the next.
+func evictFleet(ctx context.Context, t *testing.T) *fleet.Fleet {
+	t.Helper()
+	var f *fleet.Fleet
+	evictWorlds.mu.Lock()
+	if n := len(evictWorlds.free); n > 0 {
+		f, evictWorlds.free = evictWorlds.free[n-1], evictWorlds.free[:n-1]
+	}
+	evictWorlds.mu.Unlock()
+	if f == nil {
+		f = newEvictFleet(ctx, t)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			return
+		}
+		evictWorlds.mu.Lock()
+		defer evictWorlds.mu.Unlock()
+		evictWorlds.free = append(evictWorlds.free, f)
+	})
+	return f
+}
+
+func newEvictFleet(ctx context.Context, t *testing.T) *fleet.Fleet {
+	t.Helper()
+	binaries, err := evictBinaries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := evictDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := fleet.Start(context.WithoutCancel(ctx), fleet.Options{Dir: dir, Progress: os.Stderr, Env: unlimited, Binaries: binaries})
+	if err != nil {
+		t.Fatal(err)
+	}
+	evictWorlds.mu.Lock()
+	defer evictWorlds.mu.Unlock()
+	evictWorlds.all = append(evictWorlds.all, f)
+	return f
+}
+
+// evictIn makes such a world, and runs beside other tests that do.
+func evictIn(t *testing.T, within time.Duration, s evictSetup) (context.Context, *evictWorld) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	t.Cleanup(cancel)
+	f := evictFleet(ctx, t)
+	w := &evictWorld{t: t, f: f, api: adminClient(f), env: s.env, watcherEnv: s.watcherEnv}
+	w.env = append(w.env,
+		"MILLRACE_PODEVICTOR_ORPHAN_QUARANTINE="+or(s.quarantine, quarantine).String(),
+		"MILLRACE_PODEVICTOR_GC_PERIOD="+or(s.period, gcPeriod).String())
+	if s.through != nil {
+		member, watcher := s.through(f)
+		w.env, w.watcherEnv = append(w.env, member...), append(w.watcherEnv, watcher...)
+	}
+	w.log = logEvictions(ctx, t, w.api, or(s.quarantine, quarantine))
+	t.Cleanup(func() { w.clear(context.WithoutCancel(ctx)) })
+	w.namespace(ctx, "millrace")
+	if s.upstream || os.Getenv("UPSTREAM") != "" {
+		// The first of them finds pods by an index that only the last makes.
+		kubetest.ControllerManager(t, f.Cluster, "taint-eviction-controller,pod-garbage-collector-controller,daemonset-controller",
+			"--terminated-pod-gc-threshold=0", "--kube-api-qps=1000", "--kube-api-burst=1000")
+		return ctx, w
+	}
+	w.watcher = start(ctx, t, f, kubetest.RoleWatcher, w.watcherEnv...)
+	for range s.replicas {
+		w.addMember(ctx)
+	}
+	w.settled(ctx)
+	return ctx, w
+}
+
+func or(d, otherwise time.Duration) time.Duration {
+	if d == 0 {
+		return otherwise
+	}
+	return d
+}
+
+func (w *evictWorld) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *evictWorld) addMember(ctx context.Context) *fleet.Member {
+	m := start(ctx, w.t, w.f, kubetest.RolePodEvictor, w.env...)
+	w.members = append(w.members, m)
+	return m
+}
+
+// kill takes members away with SIGKILL.
+func (w *evictWorld) kill(gone ...*fleet.Member) {
+	for _, m := range gone {
+		m.Kill()
+	}
+	w.members = slices.DeleteFunc(w.members, func(m *fleet.Member) bool { return slices.Contains(gone, m) })
+}
+
+// replace ends all members in good order and starts as many with more settings.
+func (w *evictWorld) replace(ctx context.Context, env ...string) {
+	replicas := len(w.members)
+	for _, m := range w.members {
+		leave(w.t, m)
+	}
+	w.members, w.env = nil, append(w.env, env...)
+	for range replicas {
+		w.addMember(ctx)
+	}
+	w.settled(ctx)
+}
+
+// settled waits until all are ready and every partition is held and read.
+func (w *evictWorld) settled(ctx context.Context) {
+	w.t.Helper()
+	ready(ctx, w.t, append(slices.Clone(w.members), w.watcher)...)
+	eventually(ctx, w.t, 60*time.Second, "pods are watched over", func() (bool, string) {
+		s, err := w.f.Status(ctx)
+		if err != nil {
+			return false, err.Error()
+		}
+		for _, r := range s.Roles {
+			if r.Role != kubetest.RolePodEvictor {
+				continue
+			}
+			for _, m := range r.Members {
+				for _, u := range m.Units {
+					if !u.Synced {
+						return false, fmt.Sprintf("%s: %+v", m.Host, u)
+					}
+				}
+			}
+			return r.Held >= partitions && len(r.Members) >= len(w.members), fmt.Sprintf("%d held by %d", r.Held, len(r.Members))
+		}
+		return false, "no such role"
+	})
+}
+
+// clear removes every pod and node.
+func (w *evictWorld) clear(ctx context.Context) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	pods, err := w.api.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	w.must(err)
+	each(32, pods.Items, func(p corev1.Pod) {
+		if len(p.Finalizers) > 0 {
+			w.unfinalize(ctx, p.Namespace, p.Name)
+		}
+		w.must(gone(w.api.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, *metav1.NewDeleteOptions(0))))
+	})
+	w.must(w.api.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+}
+
+// gone takes an object that is gone already for deleted.
+func gone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// each does something for every item, some at a time.
+func each[T any](workers int, items []T, do func(T)) {
+	work := make(chan T)
+	var wg sync.WaitGroup
+	for range workers {
+		wg.Go(func() {
+			for item := range work {
+				do(item)
+			}
+		})
+	}
+	for _, item := range items {
+		work <- item
+	}
+	close(work)
+	wg.Wait()
+}
+
+// together runs cases of one world at the same time, each a test of its own.
+func together(t *testing.T, cases map[string]func(t *testing.T)) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for name, run := range cases {
+		wg.Go(func() { t.Run(name, run) })
+	}
+	wg.Wait()
+}
+
+// sum adds up a metric of the members that run.
+func (w *evictWorld) sum(ctx context.Context, name string, labels ...string) (sum float64) {
+	w.t.Helper()
+	for _, m := range w.members {
+		metrics, err := m.Metrics(ctx)
+		w.must(err)
+		sum += metrics.Sum(name, labels...)
+	}
+	return sum
+}
+
+// mode sets what the role or a part of it does; every member follows.
+func (w *evictWorld) mode(ctx context.Context, t *testing.T, part, mode string) {
+	t.Helper()
+	if out, err := w.f.Run(ctx, "mode", filepath.Join(kubetest.RolePodEvictor, part), mode); err != nil {
+		t.Fatalf("setting mode %s of %q: %v: %s", mode, part, err, out)
+	}
+}
