@@ -110,11 +110,12 @@ func (l *evictLog) orphaned(node string, at *lifeRevision) string {
 		if r.revision > at.revision {
 			break
 		}
-		if !r.deleted {
+		switch {
+		case !r.deleted:
 			since = time.Time{}
-		} else if r.at.After(l.bound[node]) {
+		case r.at.After(l.bound[node]):
 			since = r.at
-		} else {
+		default:
 			since = l.bound[node]
 		}
 	}
@@ -205,6 +206,9 @@ func tolerates(t corev1.Toleration, taint corev1.Taint) bool {
 // the role may have seen it a moment earlier.
 func (l *evictLog) start(node string, i int, taint corev1.Taint) time.Time {
 	start := never
+	if taint.TimeAdded != nil && !ofDead(taint) {
+		return taint.TimeAdded.Time
+	}
 	for ; i >= 0; i-- {
 		r := l.nodes[node][i]
 		found := false
@@ -229,10 +233,11 @@ func (l *evictLog) start(node string, i int, taint corev1.Taint) time.Time {
 }
 
 func sameTaint(a, b corev1.Taint) bool {
-	dead := func(t corev1.Taint) bool {
-		return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
-	}
-	return a.Effect == b.Effect && (a.Key == b.Key && a.Value == b.Value || dead(a) && dead(b))
+	return a.Effect == b.Effect && (a.Key == b.Key && a.Value == b.Value || ofDead(a) && ofDead(b))
+}
+
+func ofDead(t corev1.Taint) bool {
+	return t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable
 }
 
 // kept complains of pods of a namespace that should have gone long ago.

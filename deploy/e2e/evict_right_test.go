@@ -31,6 +31,7 @@ func TestEvictRight(t *testing.T) {
 		"taint removed":            func(t *testing.T) { w.taintRemoved(ctx, t, rounds/2) },
 		"changes":                  func(t *testing.T) { w.changes(ctx, t) },
 		"in one burst":             func(t *testing.T) { w.burst(ctx, t, 1, 100) },
+		"at random":                func(t *testing.T) { w.atRandom(ctx, t, time.Duration(rounds)*200*time.Millisecond) },
 	}
 	if long("ROUNDS") { // one after the other, so that each has the machine
 		cases["in one burst"] = func(t *testing.T) { w.burst(ctx, t, rounds/10, 500) }
@@ -232,7 +233,9 @@ type step struct {
 	tolerations []corev1.Toleration
 }
 
-func bears(at float64, taints ...string) step { return step{at: at, taints: append([]string{}, taints...)} }
+func bears(at float64, taints ...string) step {
+	return step{at: at, taints: append([]string{}, taints...)}
+}
 
 // A15 with our answers, in fewer seconds.
 var changeCases = map[string]changed{

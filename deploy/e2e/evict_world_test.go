@@ -31,6 +31,8 @@ type evictWorld struct {
 	env, watcherEnv []string
 	watcher         *fleet.Member
 	members         []*fleet.Member
+
+	quarantine, period time.Duration
 }
 
 // evictSetup says what it is made of.
@@ -39,14 +41,12 @@ type evictSetup struct {
 	env, watcherEnv []string
 	through         func(*fleet.Fleet) (member, watcher []string) // more environment, that needs the fleet
 	upstream        bool                                          // kube-controller-manager instead of ours
-	quarantine      time.Duration                                 // of nodes that are gone; 0: quarantine
-	period          time.Duration                                 // of garbage collection; 0: gcPeriod
 }
 
 // Upstream's are 40 s and 20 s, in which few tests would end.
 const (
-	quarantine = 4 * time.Second
-	gcPeriod   = 2 * time.Second
+	shortQuarantine = 4 * time.Second
+	shortGCPeriod   = 2 * time.Second
 )
 
 // evictWorlds are installations that worlds use one after the other, and more
@@ -142,18 +142,24 @@ func evictIn(t *testing.T, within time.Duration, s evictSetup) (context.Context,
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	t.Cleanup(cancel)
 	f := evictFleet(ctx, t)
-	w := &evictWorld{t: t, f: f, api: adminClient(f), env: s.env, watcherEnv: s.watcherEnv}
+	w := &evictWorld{
+		t: t, f: f, api: adminClient(f), env: s.env, watcherEnv: s.watcherEnv,
+		quarantine: shortQuarantine, period: shortGCPeriod,
+	}
+	s.upstream = s.upstream || os.Getenv("UPSTREAM") != ""
+	if s.upstream {
+		w.quarantine, w.period = 40*time.Second, 20*time.Second
+	}
 	w.env = append(w.env,
-		"MILLRACE_PODEVICTOR_ORPHAN_QUARANTINE="+or(s.quarantine, quarantine).String(),
-		"MILLRACE_PODEVICTOR_GC_PERIOD="+or(s.period, gcPeriod).String())
+		"MILLRACE_PODEVICTOR_ORPHAN_QUARANTINE="+w.quarantine.String(), "MILLRACE_PODEVICTOR_GC_PERIOD="+w.period.String())
 	if s.through != nil {
 		member, watcher := s.through(f)
 		w.env, w.watcherEnv = append(w.env, member...), append(w.watcherEnv, watcher...)
 	}
-	w.log = logEvictions(ctx, t, w.api, or(s.quarantine, quarantine))
+	w.log = logEvictions(ctx, t, w.api, w.quarantine)
 	t.Cleanup(func() { w.clear(context.WithoutCancel(ctx)) })
 	w.namespace(ctx, "millrace")
-	if s.upstream || os.Getenv("UPSTREAM") != "" {
+	if s.upstream {
 		// The first of them finds pods by an index that only the last makes.
 		kubetest.ControllerManager(t, f.Cluster, "taint-eviction-controller,pod-garbage-collector-controller,daemonset-controller",
 			"--terminated-pod-gc-threshold=0", "--kube-api-qps=1000", "--kube-api-burst=1000")
@@ -165,13 +171,6 @@ func evictIn(t *testing.T, within time.Duration, s evictSetup) (context.Context,
 	}
 	w.settled(ctx)
 	return ctx, w
-}
-
-func or(d, otherwise time.Duration) time.Duration {
-	if d == 0 {
-		return otherwise
-	}
-	return d
 }
 
 func (w *evictWorld) must(err error) {
@@ -202,6 +201,19 @@ func (w *evictWorld) replace(ctx context.Context, env ...string) {
 		leave(w.t, m)
 	}
 	w.members, w.env = nil, append(w.env, env...)
+	for range replicas {
+		w.addMember(ctx)
+	}
+	w.settled(ctx)
+}
+
+// restart kills everything of ours, does something, and starts it again.
+func (w *evictWorld) restart(ctx context.Context, meanwhile func()) {
+	replicas := len(w.members)
+	w.kill(slices.Clone(w.members)...)
+	w.watcher.Kill()
+	meanwhile()
+	w.watcher = start(ctx, w.t, w.f, kubetest.RoleWatcher, w.watcherEnv...)
 	for range replicas {
 		w.addMember(ctx)
 	}
