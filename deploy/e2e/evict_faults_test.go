@@ -60,8 +60,8 @@ func TestEvictFaults(t *testing.T) {
 			}{
 				{"NATS away at the deadline", b.withoutNATS},
 				{"the watch of nodes is held back", b.holdNodes},
-				{"the server's clock is ahead", func(ctx context.Context, t *testing.T) { b.otherTime(ctx, t, 10*time.Minute) }},
-				{"the server's clock is behind", func(ctx context.Context, t *testing.T) { b.otherTime(ctx, t, -10*time.Minute) }},
+				{"clock of the server ahead", func(ctx context.Context, t *testing.T) { b.otherTime(ctx, t, 10*time.Minute) }},
+				{"clock of the server behind", func(ctx context.Context, t *testing.T) { b.otherTime(ctx, t, -10*time.Minute) }},
 			} {
 				t.Run(kind.name, func(t *testing.T) {
 					kind.do(ctx, t)
@@ -180,7 +180,7 @@ func (b *evictFaults) otherTime(ctx context.Context, t *testing.T, ahead time.Du
 	for _, m := range b.members {
 		eventually(ctx, t, 30*time.Second, m.Name+" knows of it", func() (bool, string) {
 			is, reasons, err := m.Readyz(ctx)
-			return err == nil && !is && strings.Contains(reasons, "clock"), reasons
+			return err == nil && !is && strings.Contains(reasons, "from ours"), reasons
 		})
 	}
 	for i := range pods {

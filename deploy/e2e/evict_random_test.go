@@ -34,7 +34,7 @@ func (w *evictWorld) atRandom(ctx context.Context, t *testing.T, lasts time.Dura
 	for ends := time.Now().Add(lasts); time.Now().Before(ends); changes++ {
 		switch c.rng.IntN(4) {
 		case 0:
-			c.stage.taint(ctx, c.anyNode(), c.anyTaints()...)
+			c.taint(ctx, c.anyNode(), c.anyTaints()...)
 		case 1:
 			c.anyPod(ctx)
 		default:

@@ -149,9 +149,11 @@ func (w *evictWorld) paused(ctx context.Context, t *testing.T) {
 // parts: each half is turned off and made a shadow while the other is at work.
 func (w *evictWorld) parts(ctx context.Context, t *testing.T) {
 	w.halved(ctx, t, "garbage-collection", "off")
-	w.halved(ctx, t, "garbage-collection", "shadow")
 	w.halved(ctx, t, "taint-eviction", "shadow")
-	w.halved(ctx, t, "taint-eviction", "off")
+	if long("LONG") {
+		w.halved(ctx, t, "garbage-collection", "shadow")
+		w.halved(ctx, t, "taint-eviction", "off")
+	}
 }
 
 // halved puts one part into a mode, in which it deletes nothing while the other
@@ -172,9 +174,8 @@ func (w *evictWorld) halved(ctx context.Context, t *testing.T, part, mode string
 		}
 		b.taint.taint(ctx, node, noExecute(testTaint, time.Now()))
 		works.awaitDeleted(ctx, w.collectedWithin(), pods)
-		pause(ctx, 2*time.Second)
-		if part == "garbage-collection" {
-			pause(ctx, w.quarantine+2*w.period)
+		if pause(ctx, 2*time.Second); part == "garbage-collection" {
+			pause(ctx, w.quarantine+w.period)
 		}
 		if n := quiet.log.deletions(quiet.ns); n > 0 {
 			t.Errorf("%d pods were deleted by %s, which is %s", n, part, mode)
