@@ -29,6 +29,7 @@ type evictLog struct {
 	test   map[types.UID]bool // deleted by the test itself
 	judged map[types.UID]bool
 	bound  map[string]time.Time // nodes: when a pod of theirs was first seen
+	ends   map[string]int       // namespaces: how many pods are being deleted or gone
 	broken error                // a watch that missed revisions
 }
 
@@ -68,7 +69,7 @@ func logEvictions(ctx context.Context, t *testing.T, api kubernetes.Interface, q
 	t.Helper()
 	l := &evictLog{
 		quarantine: quarantine, nodes: map[string][]nodeRevision{}, lives: map[types.UID]*life{},
-		test: map[types.UID]bool{}, judged: map[types.UID]bool{}, bound: map[string]time.Time{},
+		test: map[types.UID]bool{}, judged: map[types.UID]bool{}, bound: map[string]time.Time{}, ends: map[string]int{},
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
@@ -123,6 +124,9 @@ func (l *evictLog) take(o runtime.Object, kind watch.EventType) {
 			p = &life{ns: o.Namespace, name: o.Name, uid: o.UID}
 			l.lives[o.UID], l.order = p, append(l.order, p)
 		}
+		if _, ends := p.deletion(); ends == nil && (kind == watch.Deleted || o.DeletionTimestamp != nil) {
+			l.ends[o.Namespace]++
+		}
 		p.revisions = append(p.revisions, lifeRevision{revisionOf(o), now, o, kind == watch.Deleted})
 		if n := o.Spec.NodeName; n != "" && l.bound[n].IsZero() {
 			l.bound[n] = now
@@ -163,13 +167,10 @@ func (l *evictLog) life(uid types.UID) (life, bool) {
 }
 
 // deletions is how many pods of a namespace are being deleted or gone.
-func (l *evictLog) deletions(ns string) (n int) {
-	for _, p := range l.of(ns) {
-		if _, at := p.deletion(); at != nil {
-			n++
-		}
-	}
-	return n
+func (l *evictLog) deletions(ns string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ends[ns]
 }
 
 // living are the names of pods of a namespace that nobody has asked to delete.
@@ -187,11 +188,12 @@ func (s *stage) awaitDeleted(ctx context.Context, within time.Duration, want int
 	s.t.Helper()
 	began := time.Now()
 	for {
-		living, n := s.log.living(s.ns), s.log.deletions(s.ns)
-		if n >= want && len(living) == 0 {
+		n := s.log.deletions(s.ns)
+		if n >= want && len(s.log.living(s.ns)) == 0 {
 			return time.Since(began)
 		}
 		if time.Since(began) > within || ctx.Err() != nil {
+			living := s.log.living(s.ns)
 			explained := ""
 			if len(living) > 0 {
 				explained = s.explained(context.WithoutCancel(ctx), living[0])

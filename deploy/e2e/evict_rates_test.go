@@ -51,7 +51,7 @@ func TestEvictRates(t *testing.T) {
 	t.Parallel()
 	nodes, pods, rate, share := 6, 90, 6.0, 0.6
 	if long("REPLICAS") {
-		nodes, pods, rate, share = 100, 10_000, 100, 0.95
+		nodes, pods, rate, share = 100, number(t, "PODS", 10_000), float64(number(t, "RATE", 100)), 0.95
 	}
 	for _, replicas := range numbers(t, "REPLICAS", 2) {
 		t.Run(fmt.Sprintf("%d replicas", replicas), func(t *testing.T) { evictAtRate(t, replicas, nodes, pods, rate, share) })

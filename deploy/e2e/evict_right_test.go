@@ -10,8 +10,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // inTime is by how much a pod may be deleted late where that is not what a test
@@ -42,6 +44,42 @@ func TestEvictRight(t *testing.T) {
 		together(t, cases)
 	}
 	w.log.judge(t)
+	if len(w.members) > 0 {
+		t.Run("by the Eviction API", func(t *testing.T) { w.byEviction(ctx, t) })
+		w.log.judge(t)
+	}
+}
+
+// byEviction: with eviction-mode evict a pod goes when its budget allows it, and
+// not before.
+func (w *evictWorld) byEviction(ctx context.Context, t *testing.T) {
+	w.replace(ctx, "MILLRACE_PODEVICTOR_EVICTION_MODE=evict")
+	s := w.on(ctx, t)
+	node := s.node(ctx, "n")
+	well := corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+	for _, name := range []string{"guarded", "free"} {
+		s.pod(ctx, name, node, func(p *corev1.Pod) { p.Labels = map[string]string{"is": name} })
+		s.status(ctx, name, well)
+	}
+	budgets := s.api.PolicyV1().PodDisruptionBudgets(s.ns) // nobody counts here: none may be disrupted
+	_, err := budgets.Create(ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "b"},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"is": "guarded"}},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	s.taint(ctx, node, noExecute(testTaint, time.Now()))
+	eventually(ctx, t, 10*time.Second, "the one without a budget goes", func() (bool, string) {
+		living := s.log.living(s.ns)
+		return len(living) == 1 && living[0] == "guarded", fmt.Sprint(living)
+	})
+	pause(ctx, inTime)
+	if n := s.log.deletions(s.ns); n != 1 {
+		t.Errorf("%d pods are deleted, want 1: the other has a budget", n)
+	}
+	s.must(budgets.Delete(ctx, "b", metav1.DeleteOptions{}))
+	s.awaitDeleted(ctx, refusedThenWithin, 2)
 }
 
 // nextSecond waits for a whole second, which is all that the times of taints have.
