@@ -244,28 +244,25 @@ node-rates: build devcluster ## NoExecute taints at their rate at 1, 2, 4 and 8 
 node-story: build devcluster ## Pods after a crash, all zones down, flips, events of nodes.
 	@ROUNDS=10 SECONDS=120 $(SUITE) ./deploy/e2e -run '^TestNode(Pods|AllDown|Flips|Events)' $(SUITE_FLAGS)
 
-# Each runs worlds of its own; one at a time in the long forms.
-EVICT = $(SUITE) -parallel 1 ./deploy/e2e -run
-
 .PHONY: evict-exact
 evict-exact: build devcluster ## How long after its deadline a pod is deleted, beside upstream, and when a holder is killed.
-	@ROUNDS=1 $(EVICT) '^TestEvictExact' $(SUITE_FLAGS)
+	@ROUNDS=1 $(SUITE) ./deploy/e2e -run '^TestEvictExact' $(SUITE_FLAGS)
 
 .PHONY: evict-right
 evict-right: build devcluster ## The right pod and no other: made anew under its name, taints removed, bursts.
-	@ROUNDS=200 $(EVICT) '^TestEvictRight' $(SUITE_FLAGS)
+	@ROUNDS=200 $(SUITE) ./deploy/e2e -run '^TestEvictRight' $(SUITE_FLAGS)
 
 .PHONY: evict-faults
 evict-faults: build devcluster ## ROUNDS times writes are refused, NATS is away, nodes are held back, clocks disagree.
-	@ROUNDS=$(ROUNDS) $(EVICT) '^TestEvictFaults' $(SUITE_FLAGS)
+	@ROUNDS=$(ROUNDS) $(SUITE) ./deploy/e2e -run '^TestEvictFaults' $(SUITE_FLAGS)
 
 .PHONY: evict-rates
 evict-rates: build devcluster ## 10 000 pods on 100 dead nodes at a rate, at 1, 4 and 8 replicas that come and go.
-	@REPLICAS=1,4,8 $(EVICT) '^TestEvictRates' $(SUITE_FLAGS)
+	@REPLICAS=1,4,8 $(SUITE) ./deploy/e2e -run '^TestEvictRates' $(SUITE_FLAGS)
 
 .PHONY: evict-gc
 evict-gc: build devcluster ## Garbage of pods by every rule, 5 000 orphans; pause, and parts switched apart.
-	@LONG=1 $(EVICT) '^TestEvict(GC|Switches)' $(SUITE_FLAGS)
+	@LONG=1 $(SUITE) ./deploy/e2e -run '^TestEvict(GC|Switches)' $(SUITE_FLAGS)
 
 .PHONY: measure
 measure: build devcluster ## All of docs/benchmarks.md: the next ones, memory, idle cost, the bus, fail-over.

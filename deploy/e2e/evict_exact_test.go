@@ -40,7 +40,7 @@ var exactEvictionCases = []exactEvictions{
 // deadlines are spread over a time: how long after its own each is deleted; when
 // a holder is killed at half-time no deadline moves. Long form: ROUNDS=1.
 func TestEvictExact(t *testing.T) {
-	t.Parallel()
+	t.Parallel() // as its parts do
 	pods, over := 60, 4*time.Second
 	if long("ROUNDS") {
 		pods, over = 1000, time.Minute
@@ -54,7 +54,7 @@ func TestEvictExact(t *testing.T) {
 }
 
 func (e *exactEvictions) run(t *testing.T, pods int, over time.Duration) {
-	ctx, w := evictIn(t, 4*time.Minute+over, evictSetup{replicas: e.replicas, upstream: e.upstream})
+	ctx, w := evictIn(t, 4*time.Minute+over, evictSetup{replicas: e.replicas, upstream: e.upstream, pace: strict})
 	s := w.on(ctx, t)
 	nodes := s.nodes(ctx, 10)
 	numbers := make([]int, pods)

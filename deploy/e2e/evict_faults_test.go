@@ -28,7 +28,6 @@ type evictFaults struct {
 
 // Contract: "never forgets" and "never wrongly" of issue 5. Long form: ROUNDS=5.
 func TestEvictFaults(t *testing.T) {
-	t.Parallel()
 	rounds := number(t, "ROUNDS", 1)
 	b := &evictFaults{refused: 6 * time.Second, away: 3 * time.Second, held: 8 * time.Second}
 	if long("ROUNDS") {

@@ -17,7 +17,6 @@ import (
 
 // Contract: part B, "GC" of issue 5. Long form: LONG=1, with 5 000 orphans.
 func TestEvictGC(t *testing.T) {
-	t.Parallel()
 	orphans := 200
 	if long("LONG") {
 		orphans = 5000

@@ -12,6 +12,7 @@ import (
 const (
 	deletionByTaint = "DeletionByTaintManager"
 	deletionByGC    = "DeletionByPodGC"
+	evictionByAPI   = "EvictionByEvictionAPI" // the API server's own word for it
 
 	// staleBy is how old what the role judges by may be: an accepted race.
 	// Source: issue 5.
@@ -57,7 +58,7 @@ func (l *evictLog) judge(t *testing.T) {
 func (l *evictLog) judgeOne(p *life, before, at *lifeRevision) (rule, complaint string) {
 	node := before.pod.Spec.NodeName
 	switch reason := disruption(before.pod); {
-	case reason == deletionByTaint:
+	case reason == deletionByTaint || reason == evictionByAPI:
 		earliest := never
 		for _, n := range l.nodeAround(node, at.revision, at.at.Add(-staleBy)) {
 			if d := l.deadline(before.pod, n); d.Before(earliest) {

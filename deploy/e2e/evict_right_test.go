@@ -23,7 +23,6 @@ const inTime = 3 * time.Second
 // Contract: "right pod", "never wrongly" and "in one burst" of issue 5, and A15
 // with our answers. Long form: ROUNDS=200.
 func TestEvictRight(t *testing.T) {
-	t.Parallel()
 	rounds := number(t, "ROUNDS", 40)
 	ctx, w := evictIn(t, 10*time.Minute, evictSetup{replicas: 2})
 	cases := map[string]func(*testing.T){

@@ -20,7 +20,6 @@ type busy struct {
 
 // Contract: "pause" of issue 5, and its parts switched at run time.
 func TestEvictSwitches(t *testing.T) {
-	t.Parallel()
 	ctx, w := evictIn(t, 6*time.Minute, evictSetup{replicas: 3, env: []string{"MILLRACE_PODEVICTOR_TERMINATED_POD_GC_THRESHOLD=5"}})
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,7 +19,7 @@ import (
 	"github.com/millrace-io/millrace/shared/kube/kubetest"
 )
 
-// evictWorld is an installation of its own whose nodes are played by nobody and
+// evictWorld is an installation whose nodes are played by nobody and
 // say what the test makes them say; the pod evictor alone deletes pods there.
 type evictWorld struct {
 	t   *testing.T
@@ -41,6 +40,7 @@ type evictSetup struct {
 	env, watcherEnv []string
 	through         func(*fleet.Fleet) (member, watcher []string) // more environment, that needs the fleet
 	upstream        bool                                          // kube-controller-manager instead of ours
+	pace            pace
 }
 
 // Upstream's are 40 s and 20 s, in which few tests would end.
@@ -49,101 +49,12 @@ const (
 	shortGCPeriod   = 2 * time.Second
 )
 
-// evictWorlds are installations that worlds use one after the other, and more
-// than one at a time.
-var evictWorlds struct {
-	mu        sync.Mutex
-	free, all []*fleet.Fleet
-	dirs      []string
-}
-
-// evictBinaries is a folder with everything that such an installation runs.
-var evictBinaries = sync.OnceValues(func() (string, error) {
-	dir, err := evictDir()
-	if err != nil {
-		return "", err
-	}
-	return dir, fleet.Build(context.Background(), dir, true)
-})
-
-func evictDir() (string, error) {
-	dir, err := os.MkdirTemp("", "millrace-evict-")
-	evictWorlds.mu.Lock()
-	defer evictWorlds.mu.Unlock()
-	evictWorlds.dirs = append(evictWorlds.dirs, dir)
-	return dir, err
-}
-
-// stopEvictWorlds ends them all, and removes what they left if all was well.
-func stopEvictWorlds(ctx context.Context, well bool) error {
-	evictWorlds.mu.Lock()
-	defer evictWorlds.mu.Unlock()
-	var err error
-	for _, f := range evictWorlds.all {
-		err = errors.Join(err, f.Stop(ctx))
-	}
-	for _, dir := range evictWorlds.dirs {
-		if well {
-			_ = os.RemoveAll(dir)
-		} else {
-			fmt.Fprintln(os.Stderr, "logs are in", dir)
-		}
-	}
-	return err
-}
-
-// evictFleet is an installation without members; a test that has failed does not
-// give it to the next.
-func evictFleet(ctx context.Context, t *testing.T) *fleet.Fleet {
-	t.Helper()
-	var f *fleet.Fleet
-	evictWorlds.mu.Lock()
-	if n := len(evictWorlds.free); n > 0 {
-		f, evictWorlds.free = evictWorlds.free[n-1], evictWorlds.free[:n-1]
-	}
-	evictWorlds.mu.Unlock()
-	if f == nil {
-		f = newEvictFleet(ctx, t)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			return
-		}
-		evictWorlds.mu.Lock()
-		defer evictWorlds.mu.Unlock()
-		evictWorlds.free = append(evictWorlds.free, f)
-	})
-	return f
-}
-
-func newEvictFleet(ctx context.Context, t *testing.T) *fleet.Fleet {
-	t.Helper()
-	binaries, err := evictBinaries()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir, err := evictDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	f, err := fleet.Start(context.WithoutCancel(ctx), fleet.Options{Dir: dir, Progress: os.Stderr, Env: unlimited, Binaries: binaries})
-	if err != nil {
-		t.Fatal(err)
-	}
-	evictWorlds.mu.Lock()
-	defer evictWorlds.mu.Unlock()
-	evictWorlds.all = append(evictWorlds.all, f)
-	return f
-}
-
-// evictIn makes such a world, and runs beside other tests that do.
+// evictIn makes such a world, with no pod or node in it.
 func evictIn(t *testing.T, within time.Duration, s evictSetup) (context.Context, *evictWorld) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	t.Cleanup(cancel)
-	f := evictFleet(ctx, t)
+	ctx, f := beginAt(t, within, s.pace)
 	w := &evictWorld{
-		t: t, f: f, api: adminClient(f), env: s.env, watcherEnv: s.watcherEnv,
+		t: t, f: f, api: adminClient(f), env: append(s.env, unlimited...), watcherEnv: s.watcherEnv,
 		quarantine: shortQuarantine, period: shortGCPeriod,
 	}
 	s.upstream = s.upstream || os.Getenv("UPSTREAM") != ""
@@ -156,6 +67,7 @@ func evictIn(t *testing.T, within time.Duration, s evictSetup) (context.Context,
 		member, watcher := s.through(f)
 		w.env, w.watcherEnv = append(w.env, member...), append(w.watcherEnv, watcher...)
 	}
+	w.clear(ctx)
 	w.log = logEvictions(ctx, t, w.api, w.quarantine)
 	t.Cleanup(func() { w.clear(context.WithoutCancel(ctx)) })
 	w.namespace(ctx, "millrace")

@@ -62,12 +62,6 @@ func run(m *testing.M) int {
 			code = max(code, 1)
 		}
 	}
-	stopping, stop := context.WithTimeout(ctx, 30*time.Second)
-	defer stop()
-	if err := stopEvictWorlds(stopping, code == 0); err != nil {
-		fmt.Fprintln(os.Stderr, "stopping the installations of evictions:", err)
-		code = max(code, 1)
-	}
 	if code == 0 {
 		_ = os.RemoveAll(lanes.dir)
 	} else if lanes.dir != "" {
