@@ -52,6 +52,9 @@ NO_RACE = arch|backoff|beat|clock|event|kube/kubetest|partition|protocol|tokenbu
 # than they work.
 TEST_LANES ?= 4
 
+# Begun first, so that nothing waits for the longest at the end.
+LONGEST = ./shared/kube/... ./services/watcher ./shared/lease
+
 # The wire is compared with the newest release; before the first one, with what
 # has landed; in a clone that has neither, with nothing.
 BASELINE = git describe --tags --abbrev=0 --match 'v*' 2>/dev/null \
@@ -94,7 +97,7 @@ clean: ## Removes bin/ and test results; keeps the cache of tools and servers.
 test: export HELM := $(HELM)
 test: devcluster $(HELM) ## Every test, on a real API server and real NATS. PKG=./shared/lease narrows it.
 ifeq ($(PKG),./...)
-	@$(GO) test -p $(TEST_LANES) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $$($(GO) list ./... | grep -v /deploy/)
+	@$(GO) test -p $(TEST_LANES) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $$($(GO) list $(LONGEST) ./... | grep -v /deploy/)
 	@$(GO) test -p 1 -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) ./deploy/...
 else
 	@$(GO) test -p $(TEST_LANES) -timeout $(TEST_TIMEOUT) $(TEST_FLAGS) $(PKG)
