@@ -37,8 +37,10 @@ type sightings struct {
 	// broken is when a taint was last seen gone, by the name of its fact: an older
 	// fact says nothing of the taint that has come since ⚠.
 	broken map[string]time.Time
-	stale  chan string // facts to be forgotten
-	known  bool        // the facts have been read once
+	stale  map[string]bool // facts to be forgotten
+	known  bool            // the facts have been read once
+
+	kick chan struct{} // there is something stale
 }
 
 // seen are the taints of one node.
@@ -63,7 +65,7 @@ func newSightings(store facts.Store) *sightings {
 	topic := facts.New[millracev1.TaintBorne](store, "taints")
 	return &sightings{
 		topic: topic, view: topic.View(), nodes: make(map[string]*seen), broken: make(map[string]time.Time),
-		stale: make(chan string, 1000),
+		stale: make(map[string]bool), kick: make(chan struct{}, 1),
 	}
 }
 
@@ -72,11 +74,42 @@ func (s *sightings) run(ctx context.Context) {
 	var following sync.WaitGroup
 	following.Go(func() { s.view.Run(ctx) })
 	defer following.Wait()
+	again := time.NewTicker(forgetAgain)
+	defer again.Stop()
 	for {
 		select {
-		case name := <-s.stale:
-			_ = s.topic.Forget(ctx, name) // left behind it harms nobody: see broken
+		case <-s.kick:
+		case <-again.C:
 		case <-ctx.Done():
+			return
+		}
+		s.tidy(ctx)
+	}
+}
+
+// forgetAgain is how often it is tried again to forget what could not be. Unit:
+// time. Source: ours.
+const forgetAgain = 5 * time.Second
+
+// tidy forgets the facts of taints that are gone ⚠: who saw them go knows better, but
+// a member that starts later would believe them of the next taint of that name.
+func (s *sightings) tidy(ctx context.Context) {
+	s.mu.Lock()
+	names := slices.Collect(maps.Keys(s.stale))
+	s.mu.Unlock()
+	for _, name := range names {
+		fact, _ := s.view.Fact(name)
+		s.mu.Lock()
+		delete(s.stale, name)
+		anew := fact != nil && fact.GetSince().AsTime().After(s.broken[name])
+		s.mu.Unlock()
+		if anew { // the taint is back, and recorded
+			continue
+		}
+		if err := s.topic.Forget(ctx, name); err != nil {
+			s.mu.Lock()
+			s.stale[name] = true
+			s.mu.Unlock()
 			return
 		}
 	}
@@ -111,7 +144,7 @@ func (s *sightings) saw(n *corev1.Node, now time.Time) {
 	for name, before := range was.taints {
 		switch b := is.taints[name]; {
 		case b == nil, before.brokenBy(b):
-			s.end(name, now)
+			s.end(name, before, now)
 		case b.since.IsZero(), !before.since.IsZero() && before.since.Before(b.since):
 			b.since = before.since
 		}
@@ -160,8 +193,8 @@ func (s *sightings) only(names map[string]bool, now time.Time) {
 // forget is gone; s.mu is held.
 func (s *sightings) forget(name string, now time.Time) {
 	if was := s.nodes[name]; was != nil {
-		for fact := range was.taints {
-			s.end(fact, now)
+		for fact, before := range was.taints {
+			s.end(fact, before, now)
 		}
 		delete(s.nodes, name)
 	}
@@ -176,17 +209,18 @@ const (
 )
 
 // end notes that a taint has come to an end. s.mu is held.
-func (s *sightings) end(name string, now time.Time) {
+func (s *sightings) end(name string, b *borne, now time.Time) {
 	if len(s.broken) > manyBroken {
-		maps.DeleteFunc(s.broken, func(_ string, at time.Time) bool { return now.Sub(at) > keepBroken })
+		maps.DeleteFunc(s.broken, func(name string, at time.Time) bool { return now.Sub(at) > keepBroken && !s.stale[name] })
 	}
 	s.broken[name] = now
-	if fact, _ := s.view.Fact(name); fact == nil {
-		return
+	if fact, _ := s.view.Fact(name); fact == nil && b.says() {
+		return // nobody had to record it
 	}
+	s.stale[name] = true
 	select {
-	case s.stale <- name:
-	default: // it stays behind
+	case s.kick <- struct{}{}:
+	default:
 	}
 }
 
@@ -304,7 +338,7 @@ func (s *sightings) since(n *corev1.Node, name string) (since time.Time, known b
 		return b.since, b.says(), nil
 	}
 	at := fact.GetSince().AsTime()
-	if !b.says() || strings.HasSuffix(name, " "+sickRow) && at.Before(b.since) {
+	if !b.says() || at.Before(b.since) {
 		b.since = at
 	}
 	return b.since, true, nil
