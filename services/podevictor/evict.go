@@ -3,10 +3,12 @@ package podevictor
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/event"
@@ -66,17 +68,17 @@ func (r *reconciler) evict(ctx context.Context, key event.Key, t *task, pod *cor
 			valid = token
 		}
 	}
-	return r.remove(ctx, key, t, terms, valid)
+	return r.remove(ctx, key, t, known{n.UID, terms}, valid)
 }
 
 // remove deletes a pod that is due, on a live look at it and at its node, unless that
 // shows that it is not.
-func (r *reconciler) remove(ctx context.Context, key event.Key, t *task, terms []term, valid func() error) (after time.Duration, err error) {
+func (r *reconciler) remove(ctx context.Context, key event.Key, t *task, k known, valid func() error) (after time.Duration, err error) {
 	pod, ref, err := r.readPod(ctx, key, t.uid)
 	if err != nil {
 		return 0, err
 	}
-	v, n, _, err := r.confirm(ctx, t, pod, terms)
+	v, n, _, err := r.confirm(ctx, t, pod, k)
 	if err != nil || !v.evict {
 		return soon, err
 	}
@@ -93,9 +95,9 @@ func (r *reconciler) remove(ctx context.Context, key event.Key, t *task, terms [
 		}
 	}
 	writer = r.api.Writer(lastLook(track.Options(r.writes), func(ctx context.Context) (func() error, error) {
-		v, _, fresh, err := r.confirm(ctx, t, pod, terms)
-		if err == nil && !v.evict {
-			err = errSpared
+		v, _, fresh, err := r.confirm(ctx, t, pod, k)
+		if now, clock := r.p.Now(); err == nil && (clock != nil || !v.evict || v.wait(now) > 0) {
+			err = errors.Join(errSpared, clock)
 		}
 		return func() error { return errors.Join(valid(), fresh()) }, err
 	}))
@@ -130,39 +132,53 @@ func (r *reconciler) mark(ctx context.Context, key event.Key, track *sharedrole.
 }
 
 // confirm judges a pod by its node as the server holds it now. evict is false where
-// the node is gone, too: that is not for taints to decide.
-func (r *reconciler) confirm(ctx context.Context, t *task, pod *corev1.Pod, terms []term) (v verdict, n *corev1.Node, fresh func() error, err error) {
+// the node is gone or another one, too: that is not for taints to decide, or there is
+// more to be heard of it.
+func (r *reconciler) confirm(ctx context.Context, t *task, pod *corev1.Pod, k known) (v verdict, n *corev1.Node, fresh func() error, err error) {
 	if pod.DeletionTimestamp != nil || pod.Spec.NodeName != t.node {
 		return v, nil, nil, nil
 	}
 	n, fresh, err = r.host(ctx, t.node)
-	if err != nil || n == nil {
+	if err != nil || n == nil || n.UID != k.uid {
 		return v, n, fresh, err
 	}
 	now, err := r.p.Now()
 	if err != nil {
 		return v, n, fresh, err
 	}
-	return judge(pod, live(n, terms, now), r.policy.TaintTolerationComparisonOperators), n, fresh, nil
+	return judge(pod, k.live(n, now), r.policy.TaintTolerationComparisonOperators), n, fresh, nil
+}
+
+// known is what is known of the node by which a pod is judged.
+type known struct {
+	uid   types.UID
+	terms []term
 }
 
 // live are the terms of a node as it was read: those that are known, and what it
-// bears besides from when it says, or from now.
-func live(n *corev1.Node, known []term, now time.Time) (out []term) {
-	since := make(map[string]time.Time, len(known))
-	for i := range known {
-		since[nameOf("", &known[i].taint)] = known[i].since
-	}
+// bears besides from when it says, or from now. A taint that says another time than
+// the one that is known has been away ⚠: the pod has its whole time before it.
+func (k known) live(n *corev1.Node, now time.Time) (out []term) {
 	for _, t := range executing(n) {
-		at, known := since[nameOf("", &t)]
-		if !known {
-			if at = stated(&t, now); at.IsZero() {
-				at = now
-			}
+		at := stated(&t, now)
+		if at.IsZero() {
+			at = now
+		}
+		if i := slices.IndexFunc(k.terms, func(other term) bool { return continues(&other.taint, &t) }); i >= 0 {
+			at = k.terms[i].since
 		}
 		out = append(out, term{t, at})
 	}
 	return out
+}
+
+// continues reports whether one taint is the other, or has taken its place in the row
+// of not-ready and unreachable.
+func continues(was, is *corev1.Taint) bool {
+	if isSick(was) && isSick(is) && was.Key != is.Key {
+		return true
+	}
+	return was.Key == is.Key && was.Value == is.Value && was.TimeAdded.Equal(is.TimeAdded)
 }
 
 // What is written of a pod that is deleted. Source: contract 2, A8 and B4, for the
