@@ -16,6 +16,10 @@ func (s *podEvictor) explain(p *controller.Partition, key event.Key) []string {
 	if r == nil {
 		return nil
 	}
+	return s.explainOf(r, key)
+}
+
+func (s *podEvictor) explainOf(r *reconciler, key event.Key) []string {
 	r.mu.Lock()
 	t := r.tasks[key]
 	r.mu.Unlock()
