@@ -88,7 +88,6 @@ func nodeOf(name string, taints ...corev1.Taint) *corev1.Node {
 func defaults() policy {
 	return policy{
 		TaintEvictionMode: "active", GarbageCollectionMode: "active", EvictionMode: "delete",
-		PodEvictionBurst: 1, ZonePodEvictionBurst: 1,
 		TerminatedPodGCThreshold: 12500, OrphanQuarantine: 40 * time.Second, GCPeriod: 20 * time.Second,
 	}
 }
