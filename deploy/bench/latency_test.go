@@ -26,8 +26,8 @@ import (
 func TestLatency(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), pick(8*time.Minute, 30*time.Minute))
 	defer cancel()
-	phase := pick(3*time.Second, 20*time.Second)
-	rounds := pick(2, 4)
+	phase := pick(4*time.Second, 20*time.Second)
+	rounds := pick(1, 4)
 
 	f := launch(ctx, t, fleet.Options{})
 	s := newFlips(ctx, t, f.Cluster.Client())

@@ -16,7 +16,7 @@ import (
 // that stays ready is never absent. Long form: CHANGES=10000 REPLICAS=1,2,4,8.
 func TestCorrect(t *testing.T) {
 	t.Parallel() // as its parts do
-	changes, seed := number(t, "CHANGES", 1500), number(t, "SEED", 1)
+	changes, seed := number(t, "CHANGES", 1000), number(t, "SEED", 1)
 	for _, replicas := range numbers(t, "REPLICAS", 1, 3) {
 		t.Run(fmt.Sprintf("replicas=%d", replicas), func(t *testing.T) {
 			ctx, f := begin(t, 3*time.Minute+time.Duration(changes)*50*time.Millisecond)

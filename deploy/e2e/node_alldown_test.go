@@ -13,7 +13,7 @@ import (
 // the zone that is still dead are tainted. Long form: SECONDS=120.
 func TestNodeAllDown(t *testing.T) {
 	const grace = 4 * time.Second
-	lasts := time.Duration(number(t, "SECONDS", 20)) * time.Second
+	lasts := time.Duration(number(t, "SECONDS", 12)) * time.Second
 	ctx, f := begin(t, 4*time.Minute+lasts)
 	w := nodesIn(ctx, t, f, nodeSetup{
 		nodes: 8, zones: []string{"a", "b"}, beat: beatEvery, grace: grace, replicas: 2, env: append(evictions(5), unlimited...),

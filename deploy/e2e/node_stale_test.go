@@ -22,6 +22,7 @@ type stale struct {
 	frost   time.Duration // for how long a watcher is frozen
 	held    time.Duration // for how long a watch is held back
 	death   time.Duration // for how long everything is away
+	away    time.Duration // for how long NATS is, and the API server hangs
 }
 
 // behindProxy is in the long form alone.
@@ -46,7 +47,7 @@ var kindsOfBlindness = []struct {
 	}},
 	{"NATS is away", func(ctx context.Context, _ *testing.T, s *stale) {
 		s.f.NATS.Kill()
-		pause(ctx, 3*s.grace)
+		pause(ctx, s.away)
 		s.must(s.f.NATS.Restart(ctx))
 	}},
 	{"the watch of Leases is held back", func(ctx context.Context, t *testing.T, s *stale) { s.holdLeases(ctx, t) }},
@@ -82,9 +83,9 @@ var kindsOfBlindness = []struct {
 func TestNodeStaleKnowledge(t *testing.T) {
 	rounds := number(t, "ROUNDS", 1)
 	ctx, f := begin(t, time.Duration(rounds)*10*time.Minute)
-	s := &stale{proxy: kubetest.StartProxy(t, f.Cluster), grace: 3 * time.Second, frost: 8 * time.Second, held: 10 * time.Second, death: 8 * time.Second}
+	s := &stale{proxy: kubetest.StartProxy(t, f.Cluster), grace: 3 * time.Second, frost: 8 * time.Second, held: 8 * time.Second, death: 8 * time.Second, away: 6 * time.Second}
 	if long("ROUNDS") {
-		s.grace, s.frost, s.held, s.death = 6*time.Second, time.Minute, time.Minute, time.Minute
+		s.grace, s.frost, s.held, s.death, s.away = 6*time.Second, time.Minute, time.Minute, time.Minute, 18*time.Second
 	}
 	kubeconfig, err := s.proxy.Kubeconfig(kubetest.RoleWatcher)
 	if err != nil {
@@ -124,7 +125,7 @@ const hangShows = 1500 * time.Millisecond
 func (s *stale) hang(ctx context.Context) {
 	from := time.Now().Add(hangShows)
 	s.must(s.f.Cluster.Freeze())
-	pause(ctx, 3*s.grace)
+	pause(ctx, s.away)
 	s.must(s.f.Cluster.Thaw())
 	s.log.nobodyHears(from, time.Now())
 }

@@ -69,7 +69,7 @@ func TestAPauseReachesEveryReplica(t *testing.T) {
 	o := observe(ctx, t, f, w.prefix)
 	writes := watchSlices(ctx, t, f)
 	done := make(chan struct{})
-	go func() { defer close(done); w.run(ctx, 1500) }()
+	go func() { defer close(done); w.run(ctx, 900) }()
 	eventually(ctx, t, 60*time.Second, "all replicas write", func() (bool, string) {
 		for _, m := range members {
 			if writesOf(ctx, t, []*fleet.Member{m}) < 3 {

@@ -18,7 +18,7 @@ import (
 // afterwards consumers have forgotten exactly those. Long form: OBJECTS=10000.
 func TestTombstones(t *testing.T) {
 	const deleted = 100
-	objects := number(t, "OBJECTS", 2000)
+	objects := number(t, "OBJECTS", 1000)
 	ctx, f := begin(t, 4*time.Minute+time.Duration(objects)*20*time.Millisecond)
 	proxy := kubetest.StartProxy(t, f.Cluster)
 	kubeconfig, err := proxy.Kubeconfig(kubetest.RoleWatcher)
