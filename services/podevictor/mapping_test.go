@@ -1,8 +1,11 @@
 package podevictor
 
 import (
+	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -10,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"github.com/millrace-io/millrace/shared/cache"
 	"github.com/millrace-io/millrace/shared/event"
 	"github.com/millrace-io/millrace/shared/kube"
 	"github.com/millrace-io/millrace/shared/partition"
@@ -30,6 +34,7 @@ func deaf(t *testing.T) *podEvictor {
 	}
 	s := newPodEvictor(defaults(), api, kube.WriteOptions{}, nil)
 	s.sightings = newSightings(roletest.NewFacts(nil))
+	s.line = newLine(t.Context(), s.policy, nil)
 	return s
 }
 
@@ -179,5 +184,66 @@ func TestTrimPod(t *testing.T) {
 	}
 	if len(kept.Spec.Containers) > 0 || len(kept.Status.Conditions) != 2 {
 		t.Error("more is kept than is read")
+	}
+}
+
+// A node is tainted and 500 pods are bound to it, in any order in which that becomes
+// known: whoever is looked at last for each change is found to be evicted. 100
+// shuffles.
+func TestABurstInAnyOrder(t *testing.T) {
+	t.Parallel()
+	const many, shuffles = 500, 100
+	s := deaf(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var tasks sync.WaitGroup
+	tasks.Go(func() { s.sightings.run(ctx) })
+	defer tasks.Wait()
+	defer cancel()
+	roletest.Eventually(t, "the facts are known", s.sightings.complete)
+	for seed := range uint64(shuffles) {
+		rng := rand.New(rand.NewPCG(seed, 5))
+		w := roletest.NewWorld(1, partitionInputs(), wideInputs())
+		part := w.Partition(0)
+		rec := s.forPartition(part)
+		doomed := map[event.Key]bool{}
+		part.OnChange = func(c cache.Change) {
+			for _, key := range s.keys(part, c) {
+				pod, n, err := rec.look(key)
+				if err != nil || pod == nil || n == nil {
+					continue
+				}
+				terms, err := s.sightings.terms(ctx, n, then)
+				if err != nil {
+					t.Fatal(err)
+				}
+				doomed[key] = judge(pod, terms, false).evict
+			}
+		}
+		first, tainted := nodeOf("n"), nodeOf("n", bad("a", then))
+		first.ResourceVersion, tainted.ResourceVersion = "1", "2"
+		news := []roletest.Object{tainted}
+		for i := range many {
+			news = append(news, podOn(fmt.Sprint("p", i), "n"))
+			if i%2 == 0 { // known before it was bound
+				w.Put(t, podOn(fmt.Sprint("p", i), ""))
+			}
+		}
+		if seed%2 == 0 {
+			w.Put(t, first)
+		}
+		rng.Shuffle(len(news), func(i, j int) { news[i], news[j] = news[j], news[i] })
+		w.Put(t, news...)
+		evicted := 0
+		for _, is := range doomed {
+			if is {
+				evicted++
+			}
+		}
+		if evicted != many {
+			t.Fatalf("shuffle %d: %d of %d are evicted", seed, evicted, many)
+		}
+		if err := rec.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
