@@ -244,6 +244,26 @@ func TestRefusedWritesAreDoneAgain(t *testing.T) {
 	}
 }
 
+// A8, cancel semantics: what has begun ends without a word.
+func TestADeletionThatHasBegunIsNotCancelledAloud(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.node("n", untimed("a"))
+	r.pod("p", "n")
+	r.wire.Answer(http.MethodDelete, http.StatusForbidden)
+	if _, err := r.reconcile("p"); err == nil {
+		t.Fatal("Reconcile() = nil")
+	}
+	r.taint("n")
+	r.run("p")
+	if got := r.told(); !slices.Equal(got, []string{"Normal TaintManagerEviction Marking for deletion Pod p"}) {
+		t.Errorf("events %q", got)
+	}
+	if got := r.waiting("p").Waiting; got != "" || r.fate("p") != "stays" {
+		t.Errorf("waits for %q, the pod %s", got, r.fate("p"))
+	}
+}
+
 // While the frame refuses, nobody is asked anything, by either rule; after that it
 // goes on where it stood.
 func TestWhatTheFrameRefuses(t *testing.T) {

@@ -183,6 +183,24 @@ func TestAFactThatIsLeftBehind(t *testing.T) {
 	})
 }
 
+// ⚠ What is to be forgotten may have been recorded anew by the time that it works.
+func TestAFactThatIsRecordedAnewIsNotForgotten(t *testing.T) {
+	watched(t, func(w *watch) {
+		a := w.member()
+		w.shows([]*sentry{a}, untimed("x"))
+		a.wants(0)
+		w.until(100)
+		w.facts.Down(errors.New("NATS is away"))
+		w.shows([]*sentry{a})
+		w.until(101)
+		w.facts.Down(nil)
+		w.shows([]*sentry{a}, untimed("x"))
+		a.wants(101)
+		w.until(200)
+		w.member().wants(101)
+	})
+}
+
 // docs/parity.md: what was taken away and put back while nobody at all was there
 // counts as unbroken if it does not say since when it is there; else it says.
 func TestPutBackWhileNobodyWatched(t *testing.T) {
