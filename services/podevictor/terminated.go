@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -61,7 +62,17 @@ func (s *podEvictor) passTerminated(ctx context.Context, j *controller.Job, work
 	}); err != nil {
 		return err
 	}
-	over = excess(over, s.policy.TerminatedPodGCThreshold)
+	return s.discardAll(ctx, j, excess(over, s.policy.TerminatedPodGCThreshold), workers)
+}
+
+// counting is what deleting needs of the job; *controller.Job is one.
+type counting interface {
+	sharedrole.Parted
+	Now() (time.Time, error)
+}
+
+// discardAll deletes pods that have ended, several at a time.
+func (s *podEvictor) discardAll(ctx context.Context, j counting, over []*corev1.Pod, workers int) error {
 	p := pass{podEvictor: s, j: j, todo: make(chan *corev1.Pod)}
 	var working sync.WaitGroup
 	for range min(workers, len(over)) {
@@ -75,7 +86,7 @@ func (s *podEvictor) passTerminated(ctx context.Context, j *controller.Job, work
 // pass is one look at all pods that have ended, and what is done about it.
 type pass struct {
 	*podEvictor
-	j    *controller.Job
+	j    counting
 	todo chan *corev1.Pod
 
 	mu  sync.Mutex
