@@ -56,7 +56,9 @@ func newRig(t testing.TB, set ...func(p *policy)) *rig {
 	cluster := kubetest.Shared(t)
 	r := &rig{
 		TB: t, ns: cluster.Namespace(t), admin: cluster.Client(), wire: &roletest.Wire{}, facts: roletest.NewFacts(nil),
-		began: time.Now().Truncate(time.Second).Add(time.Second), policy: defaults(),
+		// What is made on a busy machine seconds from now must be no later than that:
+		// no pod came to its node before it was made.
+		began: time.Now().Truncate(time.Second).Add(20 * time.Second), policy: defaults(),
 	}
 	for _, s := range set {
 		s(&r.policy)
