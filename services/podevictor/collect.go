@@ -82,7 +82,7 @@ func (r *reconciler) discard(ctx context.Context, key event.Key, t *task, rule s
 	}
 	if err == nil && !forced(pod) {
 		err = writer.Delete(ctx, ref, new(int64))
-		r.metrics.forced(key.Namespace, rule, err)
+		r.metrics.forced(key.Namespace, rule, track.Err(err))
 	}
 	switch {
 	case errors.Is(err, errSpared):

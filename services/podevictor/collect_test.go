@@ -409,4 +409,7 @@ func TestANodeThatComesBackAtTheLastMoment(t *testing.T) {
 	if got := strings.Split(r.writes(), " "); slices.Contains(got, "DELETE") {
 		t.Errorf("wrote %q", got)
 	}
+	if got := r.counted("pod_gc_collector_force_delete_pods_total"); got != 0 {
+		t.Errorf("counted %g", got)
+	}
 }

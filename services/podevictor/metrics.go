@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/millrace-io/millrace/shared/controller"
 	"github.com/millrace-io/millrace/shared/kube"
 )
 
@@ -52,9 +53,10 @@ func (m *metrics) deleted(due, now time.Time) {
 	m.delay.Observe(max(0, now.Sub(due)).Seconds())
 }
 
-// forced counts a deletion by force that was sent.
+// forced counts a deletion by force that was sent; one that shadow mode held back was
+// not.
 func (m *metrics) forced(namespace, rule string, err error) {
-	if errors.Is(err, kube.ErrRefused) {
+	if errors.Is(err, kube.ErrRefused) || errors.Is(err, controller.ErrShadow) {
 		return
 	}
 	m.garbage.WithLabelValues(namespace, rule).Inc()

@@ -69,6 +69,13 @@ func TestModesOfTheParts(t *testing.T) {
 			if a, b := r.fate("evicted"), r.fate("orphan"); a != tt.evicted || b != tt.orphan {
 				t.Errorf("evicted %s, orphan %s; want %s, %s", a, b, tt.evicted, tt.orphan)
 			}
+			for metric, is := range map[string]bool{
+				"taint_eviction_controller_pod_deletions_total": tt.evicted != "stays", "pod_gc_collector_force_delete_pods_total": tt.orphan != "stays",
+			} {
+				if got := r.counted(metric); (got > 0) != is {
+					t.Errorf("%s is %g", metric, got)
+				}
+			}
 			if contains(tt.recorded, "intended") == (r.waiting("evicted").Waiting != waitsShadow && r.waiting("orphan").Waiting != waitsShadow) {
 				t.Errorf("waiting for %q and %q", r.waiting("evicted").Waiting, r.waiting("orphan").Waiting)
 			}

@@ -163,7 +163,7 @@ func (p *pass) discard(ctx context.Context, was *corev1.Pod) error {
 		}
 	}
 	err = writer.Delete(ctx, ref, new(int64))
-	p.metrics.forced(key.Namespace, ruleTerminated, err)
+	p.metrics.forced(key.Namespace, ruleTerminated, track.Err(err))
 	if err := track.Err(err); err != nil {
 		return err
 	}

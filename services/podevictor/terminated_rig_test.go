@@ -160,6 +160,9 @@ func TestWhatHoldsBackThePass(t *testing.T) {
 			if sent := r.wire.Take(); tt.err != nil && len(sent) > 0 {
 				t.Errorf("sent %v", sent)
 			}
+			if got := r.counted("pod_gc_collector_force_delete_pods_total"); (got > 0) != (name == "the other part") {
+				t.Errorf("counted %g", got)
+			}
 			if name != "the other part" && r.fate("p0")+r.fate("p1")+r.fate("p2") != "staysstaysstays" {
 				t.Error("deleted all the same")
 			}
