@@ -96,6 +96,7 @@ func (r *reconciler) Reconcile(ctx context.Context, key event.Key) (controller.R
 		return controller.Result{}, nil
 	}
 	t := r.task(key, pod)
+	t.waiting = waitsFreshness // unless it turns out to be something else: what was seen live is to be heard of
 	rule := garbage(pod, n)
 	if rule != "" && r.p.Mode(partGarbage) != controller.ModeOff {
 		r.line.forget(r.p, key)

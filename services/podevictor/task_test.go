@@ -1,6 +1,7 @@
 package podevictor
 
 import (
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +68,32 @@ func TestExplain(t *testing.T) {
 	_, _ = r.reconcile("p")
 	if got := join(r.explained("p")); !contains(got, "due since 10s; waits for pause") {
 		t.Errorf("explained %q", got)
+	}
+}
+
+// A pod that a live look spares waits for the cache to show why, whatever it waited
+// for before.
+func TestASparedPodWaitsForTheCache(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]func(r *rig){
+		"at once": func(*rig) {},
+		"after a failure": func(r *rig) {
+			r.wire.Answer(http.MethodGet, http.StatusInternalServerError)
+			_, _ = r.reconcile("p")
+			r.wire.Answer("", 0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.node("n", untimed("a"))
+			r.pod("p", "n")
+			before(r)
+			r.secretly("n")
+			if after := r.run("p"); after <= 0 || r.waiting("p").Waiting != waitsFreshness {
+				t.Errorf("after %s: %+v", after, r.waiting("p"))
+			}
+		})
 	}
 }
 
