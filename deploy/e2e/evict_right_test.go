@@ -225,7 +225,7 @@ func (w *evictWorld) taintRemoved(ctx context.Context, t *testing.T, nodes int) 
 	}
 	var removals []removal
 	for _, n := range names {
-		removals = append(removals, removal{n, began.Add(seconds*time.Second - time.Duration(rng.IntN(400)-100)*time.Millisecond)})
+		removals = append(removals, removal{n, began.Add(seconds*time.Second - time.Duration(rng.IntN(400)-200)*time.Millisecond)})
 	}
 	each(len(names), removals, func(r removal) {
 		pause(ctx, time.Until(r.at))
