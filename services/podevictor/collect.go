@@ -25,10 +25,6 @@ var reasonsFor = map[string]string{
 // collect deletes a pod by force that nobody runs any more. after is when to look
 // again.
 func (r *reconciler) collect(ctx context.Context, key event.Key, t *task, pod *corev1.Pod, rule string) (after time.Duration, err error) {
-	if forced(pod) && ended(pod) {
-		t.rule = "" // it only waits for its finalizers
-		return 0, nil
-	}
 	begun, now := t.rule == rule, time.Now()
 	t.rule, t.why, t.node, t.armed = rule, reasonsFor[rule], pod.Spec.NodeName, false
 	if !begun {
@@ -70,6 +66,10 @@ func (r *reconciler) discard(ctx context.Context, key event.Key, t *task, rule s
 	if garbage(pod, n) != rule {
 		return r.spared(pod, n, rule), nil
 	}
+	if ended(pod) && asked(pod) {
+		t.rule = ""
+		return 0, nil
+	}
 	track := r.track(key, partGarbage, rule, reasonsFor[rule], &ref, refOf(n))
 	writer := r.api.Writer(lastLook(track.Options(r.writes), func(ctx context.Context) (fresh func() error, err error) {
 		if n, fresh, err = r.found(ctx, pod, rule); err == nil && garbage(pod, n) != rule {
@@ -80,7 +80,7 @@ func (r *reconciler) discard(ctx context.Context, key event.Key, t *task, rule s
 	if !ended(pod) {
 		ref, err = r.fail(ctx, writer, pod, ref, rule)
 	}
-	if err == nil && !forced(pod) {
+	if err == nil && !asked(pod) {
 		err = writer.Delete(ctx, ref, new(int64))
 		r.metrics.forced(key.Namespace, rule, track.Err(err))
 	}

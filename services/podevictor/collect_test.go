@@ -289,11 +289,11 @@ func TestB6Unscheduled(t *testing.T) {
 			}
 			live := r.deleted("p")
 			r.run("p")
-			if forced(live) && ended(live) {
+			if asked(live) && ended(live) {
 				return
 			}
 			live = r.livePod("p")
-			if !forced(live) || !ended(live) || disrupted(live) != nil {
+			if !asked(live) || !ended(live) || disrupted(live) != nil {
 				t.Errorf("status %+v", live.Status)
 			}
 		})

@@ -57,8 +57,11 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// forced reports whether a pod has been deleted by force already: it stays only for
-// its finalizers, and asking again changes nothing.
-func forced(pod *corev1.Pod) bool {
-	return pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
+// asked reports whether a pod has been deleted by force already and stays only for
+// its finalizers: to ask again changes nothing. Without one it stays where the API
+// server came to no end of it, and must be asked again. It takes a pod as it was read
+// live: finalizers do not travel.
+func asked(pod *corev1.Pod) bool {
+	forced := pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
+	return forced && len(pod.Finalizers) > 0
 }

@@ -53,21 +53,26 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-func TestForced(t *testing.T) {
+func TestAsked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		at    bool
 		grace *int64
+		held  bool // by a finalizer
 		want  bool
 	}{
-		"not deleted": {false, nil, false}, "deleted with grace": {true, new(int64(30)), false},
-		"deleted by force": {true, new(int64(0)), true}, "deleted, and it says no grace": {true, nil, false},
+		"not deleted": {false, nil, true, false}, "deleted with grace": {true, new(int64(30)), true, false},
+		"deleted by force": {true, new(int64(0)), true, true}, "deleted, and it says no grace": {true, nil, true, false},
+		"deleted by force, and nothing holds it": {true, new(int64(0)), false, false},
 	} {
 		p := podOf()
+		if tt.held {
+			p.Finalizers = []string{"example.com/held"}
+		}
 		if tt.at {
 			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = new(metaTime(then)), tt.grace
 		}
-		if got := forced(p); got != tt.want {
+		if got := asked(p); got != tt.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}

@@ -37,7 +37,7 @@ const (
 	scopeZone = "evict:zone:"
 )
 
-func newLine(ctx context.Context, p policy, from buckets) *line {
+func newLine(ctx context.Context, p policy, from buckets, workers int) *line {
 	l := &line{zoned: p.ZonePodEvictionQPS > 0}
 	if p.PodEvictionQPS <= 0 && !l.zoned {
 		return l
@@ -61,6 +61,7 @@ func newLine(ctx context.Context, p policy, from buckets) *line {
 			return all, err
 		},
 		Wake: func(c candidate) { c.p.Wake(c.key) },
+		Most: workers,
 	})
 	return l
 }

@@ -39,7 +39,7 @@ func lined(t *testing.T, set func(p *policy), f func(q *queue)) {
 		roletest.Replace(limits, "boot", func() time.Duration { return time.Since(began) + time.Hour })
 		var tasks sync.WaitGroup
 		tasks.Go(func() { limits.Run(ctx) })
-		q := &queue{line: newLine(ctx, p, limits), began: began, when: map[string]time.Duration{}}
+		q := &queue{line: newLine(ctx, p, limits, workers), began: began, when: map[string]time.Duration{}}
 		q.p = roletest.NewWorld(1, partitionInputs(), wideInputs()).Partition(0)
 		q.p.OnWake = func(key event.Key) {
 			q.mu.Lock()

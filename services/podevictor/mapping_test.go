@@ -34,7 +34,7 @@ func deaf(t *testing.T) *podEvictor {
 	}
 	s := newPodEvictor(defaults(), api, kube.WriteOptions{}, nil)
 	s.sightings = newSightings(roletest.NewFacts(nil))
-	s.line = newLine(t.Context(), s.policy, nil)
+	s.line = newLine(t.Context(), s.policy, nil, workers)
 	return s
 }
 
@@ -178,7 +178,7 @@ func TestTrimPod(t *testing.T) {
 	}
 	kept := trimPod(p)
 	terms := []term{since("a", 0)}
-	if judged(judge(p, terms, false)) != judged(judge(kept, terms, false)) || forced(p) != forced(kept) || ended(p) != ended(kept) ||
+	if judged(judge(p, terms, false)) != judged(judge(kept, terms, false)) || ended(p) != ended(kept) ||
 		garbage(p, nil) != garbage(kept, nil) || disruption(kept, reasonTaint, messageTaint, then) != nil || kept.Generation != 3 {
 		t.Errorf("kept %+v", kept)
 	}

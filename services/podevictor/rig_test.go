@@ -84,7 +84,7 @@ func (r *rig) start() {
 	s.cluster = func(time.Time) (time.Time, time.Duration, bool) { return r.clusterTime(), 0, true }
 	s.sightings = newSightings(r.facts)
 	limits := rates.New(rates.Config{Role: role}, roletest.NewFacts(nil), connected{}, nil, nil)
-	s.line = newLine(ctx, s.policy, limits)
+	s.line = newLine(ctx, s.policy, limits, workers)
 	r.reg = prometheus.NewRegistry()
 	s.metrics = newMetrics(r.reg, s)
 	r.role = s

@@ -9,6 +9,7 @@
 package podevictor
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -42,11 +43,11 @@ func Run(ctx context.Context, env *process.Env) error {
 	s := newPodEvictor(cfg.Policy, edges.API, edges.WriteOptions(cfg.Controller), events)
 	s.log = env.Log
 	s.sightings = newSightings(edges.Bus.KV(bus.Facts))
-	s.line = newLine(background, s.policy, edges.Rates())
+	s.line = newLine(background, s.policy, edges.Rates(), cmp.Or(cfg.Controller.Workers, workers))
 	s.metrics = newMetrics(env.Registry, s)
 	go s.sightings.run(background)
 	if cfg.Policy.TerminatedPodGCThreshold > 0 {
-		edges.Job(s.terminated(), s.countTerminated(cfg.Controller.Workers))
+		edges.Job(s.terminated(), s.countTerminated(cmp.Or(cfg.Controller.Workers, workers)))
 	}
 	return edges.Run(ctx, cfg.Controller, s.definition())
 }
@@ -68,15 +69,16 @@ func Rights(mode string) []kube.Right {
 
 func (s *podEvictor) definition() controller.Definition {
 	return controller.Definition{
-		Role:   role,
-		By:     protocol.ByKey,
-		Kind:   pods,
-		Inputs: partitionInputs(),
-		Wide:   wideInputs(),
-		Parts:  map[string]string{partTaints: s.policy.TaintEvictionMode, partGarbage: s.policy.GarbageCollectionMode},
-		Keys:   func(p *controller.Partition, c cache.Change) []event.Key { return s.keys(p, c) },
-		All:    func(p *controller.Partition) []event.Key { return s.all(p) },
-		New:    func(p *controller.Partition) controller.Reconciler { return s.forPartition(p) },
+		Role:    role,
+		Workers: workers,
+		By:      protocol.ByKey,
+		Kind:    pods,
+		Inputs:  partitionInputs(),
+		Wide:    wideInputs(),
+		Parts:   map[string]string{partTaints: s.policy.TaintEvictionMode, partGarbage: s.policy.GarbageCollectionMode},
+		Keys:    func(p *controller.Partition, c cache.Change) []event.Key { return s.keys(p, c) },
+		All:     func(p *controller.Partition) []event.Key { return s.all(p) },
+		New:     func(p *controller.Partition) controller.Reconciler { return s.forPartition(p) },
 		Concerns: func(_ *controller.Partition, kind event.Kind, key event.Key) []event.Key {
 			if kind != pods {
 				return nil

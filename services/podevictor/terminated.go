@@ -140,7 +140,7 @@ func (p *pass) discard(ctx context.Context, was *corev1.Pod) error {
 		return err
 	}
 	pod, ok := object.Raw.(*corev1.Pod)
-	if !ok || pod.UID != was.UID || !finished(pod) || forced(pod) {
+	if !ok || pod.UID != was.UID || !finished(pod) || asked(pod) {
 		return nil // another one, or it waits for its finalizers
 	}
 	ref := object.Ref(pods)

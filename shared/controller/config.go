@@ -10,9 +10,10 @@ import (
 // Config is what an operator may set of the frame.
 type Config struct {
 	// Workers is how many keys are reconciled at once.
-	// Unit: keys, per replica. Default: kube-controller-manager v1.37,
+	// Unit: keys, per replica; 0: as many as the role has by itself, which is 5 unless
+	// it says otherwise. Default: kube-controller-manager v1.37,
 	// --concurrent-endpoint-syncs and its siblings.
-	Workers int `split_words:"true" default:"5"`
+	Workers int `split_words:"true" default:"0"`
 
 	// Mode is active; or shadow: everything runs, nothing is written; or off: no
 	// partition is held. It holds while `millrace mode` has set none.
@@ -77,7 +78,7 @@ const (
 // Default returns the defaults as the tags state them.
 func Default() Config {
 	return Config{
-		Workers: 5, Mode: ModeActive, HarmlessAge: 30 * time.Second, DestructiveAge: 5 * time.Second,
+		Workers: 0, Mode: ModeActive, HarmlessAge: 30 * time.Second, DestructiveAge: 5 * time.Second,
 		WriteWait: 5 * time.Second, MoveEvery: 16 * time.Second, SweepEvery: 24 * time.Hour,
 	}
 }
@@ -85,8 +86,8 @@ func Default() Config {
 // Validate says what is wrong, in the operator's words.
 func (c Config) Validate() error {
 	switch {
-	case c.Workers < 1:
-		return fmt.Errorf("MILLRACE_CONTROLLER_WORKERS is %d; it must be at least 1", c.Workers)
+	case c.Workers < 0:
+		return fmt.Errorf("MILLRACE_CONTROLLER_WORKERS is %d; it must be 0 or more", c.Workers)
 	case !ValidMode(c.Mode):
 		return fmt.Errorf("MILLRACE_CONTROLLER_MODE is %q; it must be active, shadow or off", c.Mode)
 	case c.DestructiveAge > c.HarmlessAge:

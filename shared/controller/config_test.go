@@ -24,9 +24,9 @@ func TestValidate(t *testing.T) {
 		spoil func(*Config)
 		want  string
 	}{
-		"the defaults are valid": {func(*Config) {}, ""},
-		"no workers":             {func(c *Config) { c.Workers = 0 }, "WORKERS is 0"},
-		"an unknown mode":        {func(c *Config) { c.Mode = "dry" }, `MODE is "dry"`},
+		"the defaults are valid":  {func(*Config) {}, ""},
+		"fewer workers than none": {func(c *Config) { c.Workers = -1 }, "WORKERS is -1"},
+		"an unknown mode":         {func(c *Config) { c.Mode = "dry" }, `MODE is "dry"`},
 		"destructive older than harmless": {
 			func(c *Config) { c.DestructiveAge = time.Hour }, "DESTRUCTIVE_AGE is 1h0m0s; it must not exceed",
 		},

@@ -8,6 +8,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,6 +63,8 @@ type Definition struct {
 	Pending func() []Pending
 	// Host is where this replica runs, for people.
 	Host string
+	// Workers is how many keys are reconciled at once where Config does not say; 0: 5.
+	Workers int
 	// Inputs are the kinds of which a member reads the partitions it holds.
 	// Outputs belong to them.
 	Inputs []cache.Input
@@ -119,3 +122,9 @@ func (d *Definition) validate() error {
 	}
 	return nil
 }
+
+// defaultWorkers is how many keys a role reconciles at once that says nothing.
+// Source: kube-controller-manager v1.37, --concurrent-endpoint-syncs and its siblings.
+const defaultWorkers = 5
+
+func (d Definition) workers(c Config) int { return cmp.Or(c.Workers, d.Workers, defaultWorkers) }

@@ -116,7 +116,7 @@ func Serve[G Grant](ctx context.Context, c *Controller, l Lease[G]) error {
 	if len(c.def.Wide) > 0 {
 		tasks.Go(func() { c.wideFeed.follow(run) })
 	}
-	for range c.cfg.Workers {
+	for range c.def.workers(c.cfg) {
 		tasks.Go(c.worker)
 	}
 	defer c.awaitJobs()

@@ -175,6 +175,11 @@ func (t Token) With(other Token) Token {
 	return t
 }
 
+// lives reports whether the token can still be used, without counting the question.
+func (t Token) lives() bool {
+	return t.b.r.boot() < t.until && (t.with == nil || t.with.lives())
+}
+
 // Valid is asked right before the act; ErrVoid if it is too late for it.
 func (t Token) Valid() error {
 	if late := t.b.r.boot() - t.until; late >= 0 {

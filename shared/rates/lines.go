@@ -3,6 +3,7 @@ package rates
 import (
 	"container/heap"
 	"context"
+	"maps"
 	"sync"
 	"time"
 )
@@ -22,6 +23,9 @@ type Rules[C comparable] struct {
 	Take func(ctx context.Context, scope string, first C) (Token, error)
 	// Wake makes one run that has been given a token.
 	Wake func(C)
+	// Most is how many may have a token at once that they have not claimed ⚠: more
+	// than can run would only wait, until their tokens were dead. 0: any number.
+	Most int
 }
 
 // Lines hold those of one process who wait for tokens: a line per scope, in the
@@ -176,7 +180,24 @@ func (l *Lines[C]) serve(at *line[C]) {
 func (l *Lines[C]) ready(at *line[C]) (first C, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.first(at)
+	if first, wait = l.first(at); wait == 0 && l.full() {
+		wait = fullPause
+	}
+	return first, wait
+}
+
+// fullPause is how often it is looked whether somebody has claimed a token. Unit:
+// time. Source: ours; what the API server takes for a write.
+const fullPause = 5 * time.Millisecond
+
+// full reports whether as many have tokens as may. One that died unclaimed does not
+// count: whoever had it does not run. l.mu is held.
+func (l *Lines[C]) full() bool {
+	if l.rules.Most == 0 || len(l.granted) < l.rules.Most {
+		return false
+	}
+	maps.DeleteFunc(l.granted, func(_ C, t Token) bool { return !t.lives() })
+	return len(l.granted) >= l.rules.Most
 }
 
 // first is ready; l.mu is held.

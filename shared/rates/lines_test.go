@@ -161,6 +161,58 @@ func TestScopesHaveLinesOfTheirOwn(t *testing.T) {
 	})
 }
 
+// No more have tokens than can run; a token that died with whoever had it is not
+// waited for.
+func TestNoMoreHaveTokensThanMayRun(t *testing.T) {
+	var mu sync.Mutex
+	now := time.Duration(0)
+	boot := func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		r := New(Config{}, nil, nil, nil, nil)
+		r.boot = boot
+		b := newBucket(r, "s", "k", limit{1, 1})
+		woken := 0
+		l := NewLines(ctx, Rules[int]{
+			Take: func(context.Context, string, int) (Token, error) {
+				return Token{b: b, until: boot() + time.Second}, nil
+			},
+			Wake: func(int) { woken++ },
+			Most: 3,
+		})
+		for i := range 10 {
+			l.Want(i, "s", time.Unix(int64(i), 0))
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if woken != 3 {
+			t.Errorf("%d have tokens, want 3", woken)
+		}
+		if _, ok := l.Claim(1); !ok {
+			t.Error("the second has no token")
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if woken != 4 {
+			t.Errorf("%d have had tokens after one has claimed its own, want 4", woken)
+		}
+		mu.Lock()
+		now = time.Minute
+		mu.Unlock()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if woken != 7 {
+			t.Errorf("%d have had tokens after three died, want 7", woken)
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
 // With two tokens, both must live.
 func TestTwoTokensLiveAsLongAsEither(t *testing.T) {
 	now := time.Duration(0)
