@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"math"
 	"testing"
 	"time"
 
@@ -65,8 +64,9 @@ func TestNodes(t *testing.T) {
 	took := at[len(at)-1].Sub(at[0])
 	rate := float64(len(at)-1) / took.Seconds()
 	t.Logf("%d nodes tainted in %s, the first %s after they stopped: %.3f nodes/s of %d", len(at), took.Round(time.Millisecond), at[0].Sub(began).Round(time.Millisecond), rate, evictRate)
-	if off := math.Abs(rate/evictRate - 1); off > pick(0.10, 0.02) {
-		t.Errorf("that is %.1f %% off", 100*off)
+	// A busy machine may be slow, but nothing makes it fast.
+	if share := rate / evictRate; share < pick(0.5, 0.98) || share > pick(1.1, 1.02) {
+		t.Errorf("that is %.1f %% of it", 100*share)
 	}
 	wantBound(t, at)
 }
