@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -728,8 +729,16 @@ func TestGuardRefusesWhoDoesNotHoldThePartition(t *testing.T) {
 			r.Errorf("out is %q, written without a lease", o.Body)
 		}
 		g.SetValid(true)
-		settle(31 * time.Second)
+		settle(2 * time.Second)
 		r.wantMirrored()
+		for i := range 5 { // however long it was not valid
+			g.SetValid(false)
+			r.Put(things, key("a"), strconv.Itoa(i))
+			settle(100*time.Second + time.Duration(i)*7*time.Second)
+			g.SetValid(true)
+			settle(2 * time.Second)
+			r.wantMirrored()
+		}
 		g.Lose()
 		if err := p.Guard(ctx, key("a"), Harmless); !errors.Is(err, ErrNotHolder) {
 			r.Errorf("Guard after the loss: %v", err)

@@ -14,6 +14,10 @@ import (
 // looked at without one. Unit: time. Source: ours; the longest backoff.
 const patience = 30 * time.Second
 
+// holderWait is how long a key waits whose partition may not be ours any more, give or
+// take a quarter. Unit: time. Source: ours; nobody is asked meanwhile.
+const holderWait = time.Second
+
 // clockWait is how long a key waits that needs the cluster's time. Unit: time.
 // Source: ours; any answer of the API server tells it.
 const clockWait = time.Second
@@ -94,7 +98,8 @@ func (p *Partition) settle(key event.Key, result Result, err error) {
 			p.ledger.back(key)
 			return
 		}
-		p.retry(key, p.ledger.failed(key))
+		p.ledger.back(key) // it has not failed: the lease may hold again at any moment
+		p.c.work.addAfter(p.item(key), jittered(holderWait))
 	case Waiting:
 		p.c.count(classes[class])
 		p.await(key, err)
