@@ -271,11 +271,12 @@ func TestAJobFollowsTheModes(t *testing.T) {
 	e := &Edges{Bus: b, name: "tester", host: "a", env: &process.Env{Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}}
 	said := make(chan string, 100)
 	e.Job(controller.JobDefinition{Name: "count", Part: "garbage"}, func(ctx context.Context, j *controller.Job) error {
-		said <- "works in " + j.Mode("garbage")
+		mode := j.Mode("garbage") // nobody turns it before it was said
 		err := j.Guard(ctx, event.Key{Name: "x"}, controller.Harmless)
-		if (j.Mode("garbage") == controller.ModeShadow) != errors.Is(err, controller.ErrShadow) {
-			t.Errorf("in %s Guard says %v", j.Mode("garbage"), err)
+		if (mode == controller.ModeShadow) != errors.Is(err, controller.ErrShadow) {
+			t.Errorf("in %s Guard says %v", mode, err)
 		}
+		said <- "works in " + mode
 		<-ctx.Done()
 		said <- "ends"
 		return ctx.Err()
