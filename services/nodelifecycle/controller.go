@@ -2,7 +2,6 @@ package nodelifecycle
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -148,10 +147,5 @@ func (r *reconciler) see(n *corev1.Node) (sick time.Time) {
 // classify sorts what a reconcile failed with.
 func classify(err error) controller.Class { return controller.Classify(err, classifyRequest) }
 
-// classifyRequest sorts what a request failed with: what is read live may be gone.
-func classifyRequest(err error) controller.Class {
-	if errors.Is(err, kube.ErrNotFound) {
-		return controller.Gone
-	}
-	return sharedrole.Classify(err)
-}
+// classifyRequest sorts what a request failed with.
+func classifyRequest(err error) controller.Class { return sharedrole.ClassifyLive(err) }

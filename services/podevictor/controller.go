@@ -2,7 +2,6 @@ package podevictor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -160,10 +159,5 @@ func (r *reconciler) track(key event.Key, part, rule string, why string, pod, n 
 	}
 }
 
-// classify sorts what a request failed with: what is read live may be gone.
-func classify(err error) controller.Class {
-	if errors.Is(err, kube.ErrNotFound) {
-		return controller.Gone
-	}
-	return sharedrole.Classify(err)
-}
+// classify sorts what a request failed with.
+func classify(err error) controller.Class { return sharedrole.ClassifyLive(err) }

@@ -21,3 +21,12 @@ func Classify(err error) controller.Class {
 		return controller.Retry
 	}
 }
+
+// ClassifyLive is Classify for a role that reads live what it is about to write: that
+// may be gone.
+func ClassifyLive(err error) controller.Class {
+	if errors.Is(err, kube.ErrNotFound) {
+		return controller.Gone
+	}
+	return Classify(err)
+}
